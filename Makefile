@@ -1,0 +1,35 @@
+# Each target sets up what it needs; `make env` is quick when the environment exists and is current.
+PYTHON ?= python3
+BIN := .venv/bin
+ENV := .venv/.current
+
+.PHONY: env demo test lint format bench clean
+.DELETE_ON_ERROR:
+
+env: $(ENV)
+
+$(ENV): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,peer]'
+	touch $@
+
+demo: env
+	$(BIN)/sihg solve forsaken --method ssi-hg,extragradient,optimistic,mgda,gda --out runs/demo --overwrite
+
+test: env
+	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term
+
+lint: env
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy src tests benchmarks
+
+format: env
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: env
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf .venv .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache runs
