@@ -1,0 +1,1 @@
+"""Semi-implicit hybrid gradient methods for minimax optimisation and adversarially robust training."""

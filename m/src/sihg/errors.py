@@ -1,0 +1,28 @@
+"""The errors a user can meet. Every message says what is wrong, which value it has, and what to do."""
+
+
+class SihgError(Exception):
+    """Base of all errors raised on purpose by sihg; the command line prints it without a traceback."""
+
+
+class InputError(SihgError, ValueError):
+    """An argument, a file or a setting that cannot be used as it is."""
+
+
+class UnknownNameError(InputError):
+    """A name that stands for nothing; the message lists the choices."""
+
+    def __init__(self, kind: str, name: object, choices: list[str]) -> None:
+        super().__init__(f"unknown {kind} {name!r}: choose from {', '.join(choices)}")
+
+
+class StepSizeError(InputError):
+    """A step size for which a step of the method is not well defined."""
+
+
+class StepSizeWarning(UserWarning):
+    """A step size outside the condition under which its theorem promises convergence."""
+
+
+class EstimateWarning(UserWarning):
+    """A result that rests on a local estimate or on an inner iteration that ran out of steps."""

@@ -1,0 +1,84 @@
+"""Extragradient (Korpelevich 1976) and its weak-MVI variant EG+ (Diakonikolas et al. 2021; Pethick et al. 2022)."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from sihg.minimax.constants import Constants
+from sihg.minimax.oracle import Oracle
+from sihg.minimax.problem import Problem
+from sihg.minimax.solvers.method import Method, State
+from sihg.minimax.steps import StepSizes, operator_steps
+
+
+@dataclass(frozen=True)
+class Extragradient(Method[State]):
+    """A look ahead, then a step from the old point with the gradient found there.
+
+    z_bar = prox[z^k - s F(z^k)],  z^{k+1} = prox[z^k - s F(z_bar)],  F = (grad_w phi, -grad_delta phi), s = (sigma, tau)
+    """
+
+    sigma: float
+    tau: float
+
+    def init(self, w: Tensor, delta: Tensor) -> State:
+        """The iterate is all it needs."""
+        return State(w, delta)
+
+    def step(self, oracle: Oracle, s: State, i: int) -> State:  # noqa: ARG002
+        """One iteration."""
+        g_w, g_delta = oracle.gradients(s.w, s.delta)
+        w_bar = oracle.prox_f(s.w - self.sigma * g_w, self.sigma)
+        delta_bar = oracle.prox_g(s.delta + self.tau * g_delta, self.tau)
+        g_w, g_delta = oracle.gradients(w_bar, delta_bar)
+        w = oracle.prox_f(s.w - self.sigma * g_w, self.sigma)
+        return State(w, oracle.prox_g(s.delta + self.tau * g_delta, self.tau))
+
+    @classmethod
+    def choose(cls, problem: Problem, constants: Constants) -> StepSizes:  # noqa: ARG003
+        """sigma = tau just below 1/L, L a Lipschitz constant of F."""
+        return operator_steps(constants, 0.95, "step below 1/L")
+
+
+@dataclass(frozen=True)
+class EGPlusState(State):
+    """The point ahead, which is feasible (the iterate need not be), and the iterate behind it."""
+
+    w_free: Tensor | None = None
+    delta_free: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class EGPlus(Method[EGPlusState]):
+    """A long look ahead and a shorter step, which bears some nonmonotonicity.
+
+    z_bar = prox[H(z^k)],  z^{k+1} = z^k - ratio {H(z^k) - H(z_bar)},  H(z) = z - s F(z)
+
+    Without f and g this is z^{k+1} = z^k - ratio s F(z_bar). The answer and the measured point are z_bar.
+    """
+
+    sigma: float
+    tau: float
+    ratio: float = 0.5
+
+    def init(self, w: Tensor, delta: Tensor) -> EGPlusState:
+        """Both points at the start."""
+        return EGPlusState(w, delta, w_free=w, delta_free=delta)
+
+    def step(self, oracle: Oracle, s: EGPlusState, i: int) -> EGPlusState:  # noqa: ARG002
+        """One iteration."""
+        assert s.w_free is not None and s.delta_free is not None
+        h_w, h_delta = self._forward(oracle, s.w_free, s.delta_free)
+        w, delta = oracle.prox_f(h_w, self.sigma), oracle.prox_g(h_delta, self.tau)
+        bar_w, bar_delta = self._forward(oracle, w, delta)
+        w_free = s.w_free - self.ratio * (h_w - bar_w)
+        return EGPlusState(w, delta, w_free=w_free, delta_free=s.delta_free - self.ratio * (h_delta - bar_delta))
+
+    def _forward(self, oracle: Oracle, w: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
+        g_w, g_delta = oracle.gradients(w, delta)
+        return w - self.sigma * g_w, delta + self.tau * g_delta
+
+    @classmethod
+    def choose(cls, problem: Problem, constants: Constants) -> StepSizes:  # noqa: ARG003
+        """sigma = tau just below 1/L, L a Lipschitz constant of F."""
+        return operator_steps(constants, 0.95, "step below 1/L")

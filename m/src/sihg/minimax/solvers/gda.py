@@ -1,0 +1,38 @@
+"""GDA: simultaneous proximal gradient descent ascent."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from sihg.minimax.constants import Constants
+from sihg.minimax.oracle import Oracle
+from sihg.minimax.problem import Problem
+from sihg.minimax.solvers.method import Method, State
+from sihg.minimax.steps import StepSizes, operator_steps
+
+
+@dataclass(frozen=True)
+class GDA(Method[State]):
+    """The plain method, which circles or leaves on many saddle problems.
+
+    w^{k+1} = prox_f^sigma[w^k - sigma grad_w phi],  delta^{k+1} = prox_g^tau[delta^k + tau grad_delta phi], both at
+    (w^k, delta^k).
+    """
+
+    sigma: float
+    tau: float
+
+    def init(self, w: Tensor, delta: Tensor) -> State:
+        """The iterate is all it needs."""
+        return State(w, delta)
+
+    def step(self, oracle: Oracle, s: State, i: int) -> State:  # noqa: ARG002
+        """One iteration."""
+        g_w, g_delta = oracle.gradients(s.w, s.delta)
+        w = oracle.prox_f(s.w - self.sigma * g_w, self.sigma)
+        return State(w, oracle.prox_g(s.delta + self.tau * g_delta, self.tau))
+
+    @classmethod
+    def choose(cls, problem: Problem, constants: Constants) -> StepSizes:  # noqa: ARG003
+        """sigma = tau = 1/(2L), L a Lipschitz constant of F."""
+        return operator_steps(constants, 0.5, "step 1/(2L), a custom without a theorem")

@@ -1,0 +1,60 @@
+"""SPDHG: stochastic primal-dual hybrid gradient with uniform sampling (Chambolle et al. 2018, Algorithm 1)."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from sihg.minimax.constants import Constants
+from sihg.minimax.oracle import Oracle
+from sihg.minimax.problem import Problem
+from sihg.minimax.solvers.method import Method, State
+from sihg.minimax.steps import Condition, StepSizes, hybrid_condition, hybrid_steps
+
+
+@dataclass(frozen=True)
+class SPDHGState(State):
+    """The iterate with z = A^T delta and its extrapolation."""
+
+    z: Tensor | None = None
+    z_bar: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class SPDHG(Method[SPDHGState]):
+    """For bilinear phi_i = <A_i w, delta_i> only.
+
+        w^{k+1} = prox_f^sigma[w^k - sigma z_bar^k]
+        delta_i^{k+1} = prox_{g_i}^tau[delta_i^k + tau A_i w^{k+1}],  i = i_k
+        z^{k+1} = z^k + dz,  z_bar^{k+1} = z^{k+1} + theta n dz,  dz = A_i^T (delta_i^{k+1} - delta_i^k)
+    """
+
+    sigma: float
+    tau: float
+    theta: float = 1.0
+
+    stochastic = True
+    bilinear_only = True
+
+    def init(self, w: Tensor, delta: Tensor) -> SPDHGState:
+        """z is computed at the first step."""
+        return SPDHGState(w, delta)
+
+    def step(self, oracle: Oracle, s: SPDHGState, i: int) -> SPDHGState:
+        """One iteration."""
+        z = oracle.gradient_w(s.w, s.delta) if s.z is None else s.z
+        w = oracle.prox_f(s.w - self.sigma * (z if s.z_bar is None else s.z_bar), self.sigma)
+        old = oracle.block(s.delta, i)
+        Aw = oracle.gradient_delta_of(w, old, oracle.problem.only(i))
+        new = oracle.prox_g_block(i, old + self.tau * Aw, self.tau)
+        dz = oracle.gradient_w_change(w, i, new, old)
+        z = z + dz
+        return SPDHGState(w, oracle.replace(s.delta, i, new), z=z, z_bar=z.add(dz, alpha=self.theta * oracle.n))
+
+    @classmethod
+    def choose(cls, problem: Problem, constants: Constants) -> StepSizes:
+        """As for SSI-HG, which it is a case of."""
+        return hybrid_steps(constants, problem.n, is_bilinear=problem.bilinear_in_both)
+
+    def condition(self, problem: Problem, constants: Constants, steps: StepSizes) -> Condition:
+        """As for SSI-HG."""
+        return hybrid_condition(steps, constants, problem.n, is_bilinear=problem.bilinear_in_both)

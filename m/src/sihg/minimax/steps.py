@@ -1,0 +1,256 @@
+"""Step sizes: the conditions of Theorems 1 and 2 and Corollaries 3 and 4, and the best choice within them.
+
+The corollaries are the theorems at n = 1. "General" are the conditions of the appendix, "simplified" those of the main
+text, which need only L = max{L11, L12, L22} and are much tighter.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sihg.errors import InputError
+from sihg.minimax.constants import Constants
+
+Grid = NDArray[np.float64]
+INSIDE = 0.999  # chosen steps stay this far inside strict inequalities
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Whether a theorem's condition on the steps holds, and the numbers that decide it."""
+
+    holds: bool
+    text: str
+
+    def __bool__(self) -> bool:
+        return self.holds
+
+
+@dataclass(frozen=True)
+class StepSizes:
+    """Chosen step sizes and where they come from."""
+
+    sigma: float
+    tau: float
+    theta: float = 1.0
+    source: str = "given"
+
+
+def kappa(sigma: float, tau: float, *, L11: float, L12: float, n: int = 1) -> float:
+    """max{L12 sqrt(sigma tau n), L11 sigma} (Lemma 4)."""
+    return max(L12 * sqrt(sigma * tau * n), L11 * sigma)
+
+
+def weak_mvi(
+    sigma: float, tau: float, theta: float = 1.0, *, L11: float, L12: float, n: int = 1, rho: float = 0.0
+) -> Condition:
+    """Theorem 1 (n = 1: Corollary 3), general.
+
+    theta = 1 and kappa < min{1/3 - rho (1/sigma + 4 L11^2 sigma), 1 - rho (1/tau + 12 n L12^2 tau)}
+    """
+    left = kappa(sigma, tau, L11=L11, L12=L12, n=n)
+    right = min(1 / 3 - rho * (1 / sigma + 4 * L11**2 * sigma), 1 - rho * (1 / tau + 12 * n * L12**2 * tau))
+    name = "Theorem 1" if n > 1 else "Corollary 3"
+    return Condition(
+        theta == 1 and left < right,
+        f"{name} asks theta = 1 and kappa < {right:.4g}; sigma = {sigma:.4g}, tau = {tau:.4g}, theta = {theta:.4g} "
+        f"give kappa = {left:.4g} (L11 = {L11:.4g}, L12 = {L12:.4g}, n = {n}, rho = {rho:.4g})",
+    )
+
+
+def weak_mvi_simplified(
+    sigma: float, tau: float, theta: float = 1.0, *, L: float, n: int = 1, rho: float = 0.0
+) -> Condition:
+    """Theorem 1 (n = 1: Corollary 3), simplified.
+
+    theta = 1, sigma <= 1/(6L), tau <= 1/(6nL), rho < 1/(6 max{1/sigma + 4 L^2 sigma, 1/tau + 12 n L^2 tau})
+    """
+    limit = 1 / (6 * max(1 / sigma + 4 * L**2 * sigma, 1 / tau + 12 * n * L**2 * tau))
+    return Condition(
+        theta == 1 and sigma <= 1 / (6 * L) and tau <= 1 / (6 * n * L) and rho < limit,
+        f"simplified: theta = 1, sigma <= {1 / (6 * L):.4g}, tau <= {1 / (6 * n * L):.4g}, rho < {limit:.4g}; "
+        f"sigma = {sigma:.4g}, tau = {tau:.4g}, theta = {theta:.4g}, rho = {rho:.4g}",
+    )
+
+
+def contraction(sigma: float, tau: float, *, mu: float, n: int = 1) -> float:
+    """theta of Theorem 2: max{1/(1 + mu sigma), (1 + (n-1) mu tau / n)/(1 + mu tau)}."""
+    return max(1 / (1 + mu * sigma), (1 + (n - 1) * mu * tau / n) / (1 + mu * tau))
+
+
+def strong_mvi(
+    sigma: float, tau: float, theta: float, *, L11: float, L12: float, n: int = 1, mu: float
+) -> Condition:
+    """Theorem 2 (n = 1: Corollary 4), general: kappa <= 1/3 and theta = `contraction`.
+
+    The proof uses no more than contraction <= theta <= 1, and then gives the rate theta^K.
+    """
+    left, wanted = kappa(sigma, tau, L11=L11, L12=L12, n=n), contraction(sigma, tau, mu=mu, n=n)
+    name = "Theorem 2" if n > 1 else "Corollary 4"
+    slack = 1 + 1e-12  # steps on the boundary are allowed, and are computed in floating point
+    return Condition(
+        left <= slack / 3 and wanted <= theta * slack and theta <= 1,
+        f"{name} asks kappa <= 1/3 and {wanted:.6g} <= theta <= 1; sigma = {sigma:.4g}, tau = {tau:.4g} give "
+        f"kappa = {left:.4g} (L11 = {L11:.4g}, L12 = {L12:.4g}, n = {n}, mu = {mu:.4g}), theta = {theta:.6g}",
+    )
+
+
+def strong_mvi_simplified(sigma: float, tau: float, theta: float, *, L: float, n: int = 1, mu: float) -> Condition:
+    """Theorem 2 (n = 1: Corollary 4), simplified: sigma <= 1/(3L), tau <= 1/(3nL), theta = `contraction`."""
+    wanted, slack = contraction(sigma, tau, mu=mu, n=n), 1 + 1e-12
+    return Condition(
+        sigma <= slack / (3 * L) and tau <= slack / (3 * n * L) and wanted <= theta * slack and theta <= 1,
+        f"simplified: sigma <= {1 / (3 * L):.4g}, tau <= {1 / (3 * n * L):.4g}, {wanted:.6g} <= theta <= 1; "
+        f"sigma = {sigma:.4g}, tau = {tau:.4g}, theta = {theta:.6g}",
+    )
+
+
+def bilinear(sigma: float, tau: float, theta: float = 1.0, *, L12: float, n: int = 1) -> Condition:
+    """SPDHG's own condition for bilinear phi and convex f, g: theta = 1 and L12 sqrt(sigma tau n) < 1."""
+    left = L12 * sqrt(sigma * tau * n)
+    return Condition(
+        theta == 1 and left < 1,
+        f"bilinear phi asks theta = 1 and L12 sqrt(sigma tau n) < 1; sigma = {sigma:.4g}, tau = {tau:.4g}, "
+        f"theta = {theta:.4g} give {left:.4g} (L12 = {L12:.4g}, n = {n})",
+    )
+
+
+def bound_factor(sigma: float, tau: float, *, L11: float, L12: float, n: int = 1, rho: float = 0.0) -> float:
+    """C in sum_k E||F(w^k, delta-hat^k)||^2 <= C {||w*-w0||^2/(2 sigma) + n ||delta*-delta0||^2/(2 tau)}.
+
+    From the last lines of Theorem 1's proof, with its constants: 2 max{3(1/sigma + 4 L11^2 sigma)/c_w, (1/tau +
+    12 n L12^2 tau)/c_d}; infinite where the condition of Theorem 1 fails.
+    """
+    return float(_bound_factor(np.array(sigma), np.array(tau), L11, L12, n, rho))
+
+
+def largest_rho(*, L11: float, L12: float, n: int = 1, L22: float = 0.0) -> tuple[float, float, float]:
+    """The largest rho that the general Theorem 1 admits for some steps, and those steps: (rho, sigma, tau)."""
+
+    def admissible(sigma: Grid, tau: Grid) -> Grid:
+        k = np.maximum(L12 * np.sqrt(sigma * tau * n), L11 * sigma)
+        rho_w = (1 / 3 - k) / (1 / sigma + 4 * L11**2 * sigma)
+        return np.minimum(rho_w, (1 - k) / (1 / tau + 12 * n * L12**2 * tau))
+
+    sigma, tau = _search(admissible, L11, L12, n, L22)
+    return float(admissible(np.array(sigma), np.array(tau))), sigma, tau
+
+
+def largest_rho_simplified(*, L: float, n: int = 1) -> tuple[float, float, float]:
+    """The same for the simplified condition: its steps are the largest it allows."""
+    sigma, tau = 1 / (6 * L), 1 / (6 * n * L)
+    return 1 / (6 * max(1 / sigma + 4 * L**2 * sigma, 1 / tau + 12 * n * L**2 * tau)), sigma, tau
+
+
+def best_weak(*, L11: float, L12: float, n: int = 1, rho: float = 0.0, L22: float = 0.0) -> StepSizes:
+    """The steps with the smallest explicit bound of Theorem 1 from unit distances, tau L22 < 1.
+
+    Where rho is too large for any steps, those that admit the largest rho.
+    """
+    limit, sigma, tau = largest_rho(L11=L11, L12=L12, n=n, L22=L22)
+    if rho >= limit:
+        return StepSizes(sigma, tau, 1.0, f"Theorem 1's largest rho {limit:.4g} (the problem has {rho:.4g})")
+
+    def gain(sigma: Grid, tau: Grid) -> Grid:
+        return -np.log(_bound_factor(sigma, tau, L11, L12, n, rho) * (1 / sigma + n / tau))
+
+    sigma, tau = _search(gain, L11, L12, n, L22, start=(sigma, tau))
+    return StepSizes(sigma, tau, 1.0, f"Theorem 1 (general, n = {n}, rho = {rho:.4g})")
+
+
+def best_strong(*, L11: float, L12: float, mu: float, n: int = 1, L22: float = 0.0) -> StepSizes:
+    """The steps with the smallest contraction factor theta of Theorem 2, tau L22 < 1."""
+
+    def gain(sigma: Grid, tau: Grid) -> Grid:
+        k = np.maximum(L12 * np.sqrt(sigma * tau * n), L11 * sigma)
+        slowest = np.minimum(mu * sigma / (1 + mu * sigma), mu * tau / n / (1 + mu * tau))  # 1 - theta
+        return np.where(k <= 1 / 3, slowest, -inf)
+
+    sigma, tau = _search(gain, L11, L12, n, L22)
+    return StepSizes(sigma, tau, contraction(sigma, tau, mu=mu, n=n), f"Theorem 2 (general, n = {n}, mu = {mu:.4g})")
+
+
+def best_bilinear(*, L12: float, n: int = 1) -> StepSizes:
+    """Equal steps just inside SPDHG's condition."""
+    step = 0.99 / (_positive(L12) * sqrt(n))
+    return StepSizes(step, step, 1.0, f"SPDHG's condition for bilinear phi (n = {n})")
+
+
+def hybrid_steps(constants: Constants, n: int, *, is_bilinear: bool) -> StepSizes:
+    """The steps of SSI-HG (or, with n = 1, DSI-HG) from a problem's constants."""
+    c = _known(constants, n)
+    if constants.mu:
+        steps = best_strong(**c, mu=constants.mu)
+    elif is_bilinear:
+        steps = best_bilinear(L12=c["L12"], n=n)
+    else:
+        steps = best_weak(**c, rho=constants.rho or 0.0)
+    return StepSizes(steps.sigma, steps.tau, steps.theta, f"{steps.source} with {constants.source}")
+
+
+def hybrid_condition(steps: StepSizes, constants: Constants, n: int, *, is_bilinear: bool) -> Condition:
+    """The condition under which SSI-HG or DSI-HG is known to converge on a problem with these constants."""
+    c = _known(constants, n)
+    where = {"L11": c["L11"], "L12": c["L12"], "n": n}
+    if constants.mu and steps.theta < 1:
+        return strong_mvi(steps.sigma, steps.tau, steps.theta, **where, mu=constants.mu)  # type: ignore[arg-type]
+    if is_bilinear:
+        return bilinear(steps.sigma, steps.tau, steps.theta, L12=c["L12"], n=n)
+    return weak_mvi(steps.sigma, steps.tau, steps.theta, **where, rho=constants.rho or 0.0)  # type: ignore[arg-type]
+
+
+def operator_steps(constants: Constants, fraction: float, rule: str) -> StepSizes:
+    """sigma = tau = fraction / L with L = max{L11, L22} + L12, a Lipschitz constant of F."""
+    c = _known(constants, 1)
+    step = fraction / _positive(max(c["L11"], c["L22"]) + c["L12"])
+    return StepSizes(step, step, 1.0, f"{rule} with {constants.source}")
+
+
+def _known(constants: Constants, n: int) -> dict[str, float]:
+    """L11, L12 and L22, and n; one block's L12 where blocks move one at a time."""
+    if constants.L11 is None or constants.L12 is None or constants.L22 is None:
+        raise InputError("L11, L12 and L22 must be known to choose step sizes: give sigma and tau, or the constants")
+    L12 = constants.L12 if n == 1 or constants.L12_block is None else constants.L12_block
+    return {"L11": constants.L11, "L12": L12, "L22": constants.L22, "n": n}
+
+
+def _positive(lipschitz: float) -> float:
+    if not lipschitz > 0:
+        raise InputError(f"the Lipschitz constant is {lipschitz}: w and delta are not coupled; give sigma and tau")
+    return lipschitz
+
+
+def _bound_factor(sigma: Grid, tau: Grid, L11: float, L12: float, n: int, rho: float) -> Grid:
+    k = np.maximum(L12 * np.sqrt(sigma * tau * n), L11 * sigma)
+    a_w, a_d = 1 / sigma + 4 * L11**2 * sigma, 1 / tau + 12 * n * L12**2 * tau
+    c_w, c_d = 1 - 3 * k - 3 * rho * a_w, 1 - k - rho * a_d
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where((c_w > 0) & (c_d > 0), 2 * np.maximum(3 * a_w / c_w, a_d / c_d), inf)
+
+
+def _search(
+    gain: Callable[[Grid, Grid], Grid],
+    L11: float,
+    L12: float,
+    n: int,
+    L22: float,
+    start: tuple[float, float] | None = None,
+) -> tuple[float, float]:
+    """The (sigma, tau) of largest gain, on a logarithmic grid that closes in on the best point found."""
+    L = _positive(L12)
+    largest_sigma = INSIDE / (3 * L11) if L11 else inf
+    largest_tau = INSIDE / L22 if L22 else inf
+    log_sigma, log_tau = np.log(start) if start else (np.log(0.3 / L), np.log(0.1 / (n * L)))
+    width = 14.0  # wide enough for strengths of coupling that differ by a factor of a million
+    offsets = np.linspace(-1, 1, 65)
+    for _ in range(24):
+        sigma = np.minimum(np.exp(log_sigma + width * offsets), largest_sigma)
+        tau = np.minimum(np.exp(log_tau + width * offsets), largest_tau)
+        values = gain(sigma[:, None], tau[None, :])
+        a, b = np.unravel_index(int(np.nanargmax(values)), values.shape)
+        log_sigma, log_tau = float(np.log(sigma[a])), float(np.log(tau[b]))
+        width *= 0.35
+    return float(np.exp(log_sigma)), float(np.exp(log_tau))

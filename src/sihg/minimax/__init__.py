@@ -1,0 +1,45 @@
+"""Minimax optimisation: a problem, a solver, a history."""
+
+from sihg.core.prox import (
+    Box,
+    ElasticNet,
+    L1,
+    L2Ball,
+    LinfBall,
+    NonNegative,
+    Simplex,
+    SquaredL2,
+    Zero,
+)
+from sihg.minimax import measure, steps, zoo
+from sihg.minimax.bilinear import LinearMap
+from sihg.minimax.constants import Constants
+from sihg.minimax.history import History
+from sihg.minimax.problem import Problem
+from sihg.minimax.solve import Progress, Result, solve
+from sihg.minimax.solvers import METHODS
+from sihg.minimax.state import SolveState
+
+__all__ = [
+    "METHODS",
+    "Box",
+    "Constants",
+    "ElasticNet",
+    "History",
+    "L1",
+    "L2Ball",
+    "LinearMap",
+    "LinfBall",
+    "NonNegative",
+    "Problem",
+    "Progress",
+    "Result",
+    "Simplex",
+    "SolveState",
+    "SquaredL2",
+    "Zero",
+    "measure",
+    "solve",
+    "steps",
+    "zoo",
+]

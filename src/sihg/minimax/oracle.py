@@ -1,0 +1,111 @@
+"""What a solver may ask of a problem: gradients, counted; the two proximal steps, checked to be finite."""
+
+from math import isfinite
+
+import torch
+from torch import Tensor
+
+from sihg.core.implicit import Implicit, implicit_step
+from sihg.minimax.problem import Index, Problem
+
+
+class Diverged(ArithmeticError):
+    """An iterate that is not finite; raised before it is stored, so that the last finite one is kept."""
+
+
+class Oracle:
+    """Counted access to a problem's gradients, and the verbs the solvers are written in."""
+
+    def __init__(self, problem: Problem, curvature: float, w_gradients: int = 0, delta_gradients: int = 0) -> None:
+        self.problem = problem
+        self.n = problem.n
+        self.curvature = curvature  # L22, known or estimated
+        self.w_gradients, self.delta_gradients = w_gradients, delta_gradients
+        self.implicit_steps, self.implicit_error, self.unsolved = 0, 0.0, 0
+
+    # Gradients of phi
+
+    def gradient_w(self, w: Tensor, delta: Tensor) -> Tensor:
+        """grad_w phi(w, delta): n block gradients."""
+        return self.gradient_w_of(w, delta, self.problem.all)
+
+    def gradient_w_of(self, w: Tensor, rows: Tensor, index: Index) -> Tensor:
+        """The sum over some blocks of grad_w phi_i."""
+        self.w_gradients += len(index.numbers)
+        return self.problem.gradient_w(w, rows, index)
+
+    def gradient_w_change(self, w: Tensor, i: int, new: Tensor, old: Tensor) -> Tensor:
+        """grad_w phi_i(w, new) - grad_w phi_i(w, old)."""
+        change, cost = self.problem.gradient_w_change(w, i, new, old)
+        self.w_gradients += cost
+        return change
+
+    def gradient_delta(self, w: Tensor, delta: Tensor) -> Tensor:
+        """grad_delta phi(w, delta): n block gradients."""
+        return self.gradient_delta_of(w, delta, self.problem.all)
+
+    def gradient_delta_of(self, w: Tensor, rows: Tensor, index: Index) -> Tensor:
+        """grad_delta_i phi_i for some blocks."""
+        self.delta_gradients += len(index.numbers)
+        return self.problem.gradient_delta(w, rows, index)
+
+    def gradients(self, w: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
+        """grad_w phi and grad_delta phi at one point."""
+        self.w_gradients += self.n
+        self.delta_gradients += self.n
+        return self.problem.gradients(w, delta)
+
+    # Steps
+
+    def prox_f(self, z: Tensor, sigma: float) -> Tensor:
+        """prox_f^sigma(z), finite."""
+        return _finite("w", self.problem.prox_f(z, sigma))
+
+    def prox_g(self, delta: Tensor, tau: float) -> Tensor:
+        """prox_g^tau of all blocks, finite."""
+        return _finite("delta", self.problem.prox_g(delta, tau, self.problem.all))
+
+    def prox_g_block(self, i: int, row: Tensor, tau: float) -> Tensor:
+        """prox_{g_i}^tau of one block, finite."""
+        return _finite("delta", self.problem.prox_g(row, tau, self.problem.only(i)))
+
+    def implicit(self, w: Tensor, centre: Tensor, tau: float, index: Index) -> Tensor:
+        """d = prox_g^tau[centre + tau grad_delta phi(w, d)] for some blocks (Alg. 1, line 6)."""
+        before = self.delta_gradients
+        result = implicit(self.problem, w, centre, tau, index, self.curvature, self.gradient_delta_of)
+        self.implicit_steps = (self.delta_gradients - before) // len(index.numbers)
+        self.implicit_error = result.error
+        self.unsolved += not result.converged
+        return _finite("delta", result.point)
+
+    # Blocks
+
+    def block(self, delta: Tensor, i: int) -> Tensor:
+        """A copy of block i."""
+        return self.problem.delta_layout.block(delta, i).clone()
+
+    def replace(self, delta: Tensor, i: int, row: Tensor) -> Tensor:
+        """Delta with block i replaced, in place: copying all n blocks would cost more than the step."""
+        self.problem.delta_layout.block(delta, i).copy_(row)
+        return delta
+
+
+def implicit(problem: Problem, w: Tensor, centre: Tensor, tau: float, index: Index, curvature: float, gradient=None) -> Implicit:  # type: ignore[no-untyped-def]
+    """The implicit step of some blocks: by the problem's closed form, or by iteration."""
+    if problem.closed_form is not None:
+        layout = problem.delta_layout
+        rows = problem.closed_form(
+            problem.w_form(w), layout.form(centre, index.numbers), tau, index.tensor
+        )
+        point = rows.reshape(-1) if isinstance(rows, Tensor) else torch.cat([row.reshape(-1) for row in rows])
+        return Implicit(point, 0, 0.0, True)
+    gradient = gradient or problem.gradient_delta
+    return implicit_step(
+        lambda d: gradient(w, d, index), lambda z, eta: problem.prox_g(z, eta, index), centre, tau, curvature
+    )
+
+
+def _finite(name: str, x: Tensor) -> Tensor:
+    if not isfinite(float(torch.linalg.vector_norm(x, float("inf")))):
+        raise Diverged(name)
+    return x

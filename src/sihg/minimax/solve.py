@@ -1,0 +1,317 @@
+"""The only loop: any method on any problem, with history, stopping, callbacks and exact continuation."""
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from math import isfinite
+from typing import Any
+
+import torch
+
+from sihg.core.draw import generator
+from sihg.errors import EstimateWarning, InputError, StepSizeError, StepSizeWarning
+from sihg.minimax.constants import Constants
+from sihg.minimax.history import History
+from sihg.minimax.layout import Blocks, Weights
+from sihg.minimax.measure import estimate_constants, estimate_curvature, flat_saddle_norm_squared
+from sihg.minimax.oracle import Diverged, Oracle
+from sihg.minimax.problem import Problem
+from sihg.minimax.solvers import method_class, method_name
+from sihg.minimax.solvers.method import Method, State
+from sihg.minimax.state import SolveState
+from sihg.minimax.steps import StepSizes
+from sihg.runs.interrupt import stop_on_interrupt
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a callback sees after an iteration; `row` is the recorded row, or None where nothing was recorded."""
+
+    problem: Problem
+    iteration: int
+    state: State
+    row: dict[str, float] | None
+
+    @property
+    def w(self) -> Weights:
+        """The iterate w in the user's form (a view: copy it to keep it)."""
+        return self.problem.w_form(self.state.w)
+
+    @property
+    def delta(self) -> Blocks:
+        """The iterate delta in the user's form (a view: copy it to keep it)."""
+        return self.problem.delta_form(self.state.delta)
+
+
+@dataclass(frozen=True)
+class Result:
+    """Where a solve got to: the last finite iterate, its history, why it stopped, and how to go on."""
+
+    w: Weights
+    delta: Blocks
+    history: History
+    stopped: str
+    state: SolveState
+    steps: StepSizes
+
+
+Callback = Callable[[Progress], object]
+
+
+def solve(
+    problem: Problem,
+    method: str = "ssi-hg",
+    *,
+    sigma: float | None = None,
+    tau: float | None = None,
+    theta: float | None = None,
+    iterations: int = 1000,
+    tolerance: float | None = None,
+    seed: int | None = None,
+    blocks: Sequence[int] | None = None,
+    record_every: int | None = 10,
+    callback: Callback | None = None,
+    state: SolveState | None = None,
+    **options: Any,
+) -> Result:
+    """Run a method on a problem for so many iterations.
+
+    Step sizes that are not given come from the problem's constants by the method's theorem, or from estimates;
+    `result.steps.source` says which. `tolerance` stops once the saddle norm ||F|| is at most that, looked at whenever a
+    row is recorded. `blocks` fixes the blocks i_k of a stochastic method, one an iteration. `record_every=None` measures
+    nothing. `callback(progress)` is called after every iteration and stops the solve by returning True. `state`
+    continues an earlier solve exactly, for `iterations` more, with its method, step sizes and seed unless others are
+    given. `options` are further settings of the method, such as MGDA's `ascent_steps`. Ctrl-C ends the solve after the
+    iteration under way, with all that was reached.
+    """
+    _check_settings(problem, iterations, tolerance, blocks, record_every)
+    given = {name: v for name, v in {"sigma": sigma, "tau": tau, "theta": theta, **options}.items() if v is not None}
+    with torch.no_grad():
+        at = _begin(problem, method, given, seed or 0) if state is None else _continue(problem, method, given, seed, state)
+        oracle = Oracle(problem, at.curvature, at.w_gradients, at.delta_gradients)
+        history = History({"method": method, "n": problem.n, "seed": at.seed, "steps": _about(at)})
+        run = _Run(problem, at, oracle, history, record_every, tolerance, callback)
+        sequence = iter(blocks) if blocks is not None else _draws(at.seed, problem.n, at.iteration)
+        with stop_on_interrupt() as interrupted:
+            stopped = run.go(iterations, sequence, interrupted)
+    if oracle.unsolved:
+        warnings.warn(
+            f"{oracle.unsolved} implicit steps ended short of their tolerance (the last within "
+            f"{oracle.implicit_error:.2g}): lower tau",
+            EstimateWarning,
+            stacklevel=2,
+        )
+    final = run.at
+    history.about["stopped"] = stopped
+    return Result(
+        problem.w_form(final.inner.w), problem.delta_form(final.inner.delta), history, stopped, final, final.steps
+    )
+
+
+class _Run:
+    """A solve under way."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        at: SolveState,
+        oracle: Oracle,
+        history: History,
+        record_every: int | None,
+        tolerance: float | None,
+        callback: Callback | None,
+    ) -> None:
+        self.problem, self.at, self.oracle, self.history = problem, at, oracle, history
+        self.record_every, self.tolerance, self.callback = record_every, tolerance, callback
+
+    def go(self, iterations: int, blocks: Iterator[int], interrupted: Callable[[], bool]) -> str:
+        """Iterate; give the sentence that says why it ended."""
+        method, oracle = self.at.method, self.oracle
+        first, s, seconds = self.at.iteration, self.at.inner, self.at.seconds
+        end = first + iterations
+        if first == 0 and self.record_every and self._recorded(0, s, seconds):
+            return f"tolerance reached at the start: {self._norm_text()}"
+        for k in range(first + 1, end + 1):
+            start = time.perf_counter()
+            try:
+                s = method.step(oracle, s, next(blocks))
+            except Diverged as error:
+                self._record_if_new(k - 1, s, seconds)
+                return f"diverged at iteration {k}: {error} is not finite (the last finite iterate is kept); lower the step sizes"
+            seconds += time.perf_counter() - start
+            self.at = replace(
+                self.at,
+                iteration=k,
+                inner=s,
+                w_gradients=oracle.w_gradients,
+                delta_gradients=oracle.delta_gradients,
+                seconds=seconds,
+            )
+            row_due = self.record_every and (k % self.record_every == 0 or k == end)
+            reached = row_due and self._recorded(k, s, seconds)
+            row = self._last_row() if row_due else None
+            if self.callback and self.callback(Progress(self.problem, k, s, row)) is True:
+                self._record_if_new(k, s, seconds)
+                return f"stopped by the callback at iteration {k}"
+            if reached:
+                return f"tolerance reached at iteration {k}: {self._norm_text()}"
+            if interrupted():
+                self._record_if_new(k, s, seconds)
+                return f"interrupted at iteration {k} of {end}: pass the state on to continue"
+        return f"{iterations} iterations done"
+
+    def _recorded(self, k: int, s: State, seconds: float) -> bool:
+        """Record a row; tell whether the tolerance is reached."""
+        oracle = self.oracle
+        norm_squared = flat_saddle_norm_squared(self.problem, *self.at.method.measured_at(oracle, s))
+        row = {
+            "iteration": k,
+            "w_gradients": oracle.w_gradients,
+            "delta_gradients": oracle.delta_gradients,
+            "seconds": seconds,
+            "saddle_norm_squared": norm_squared,
+        }
+        if self.at.method.implicit:
+            row |= {"implicit_steps": oracle.implicit_steps, "implicit_error": oracle.implicit_error}
+        self.history.append(row)
+        return self.tolerance is not None and norm_squared <= self.tolerance**2
+
+    def _record_if_new(self, k: int, s: State, seconds: float) -> None:
+        if self.record_every and (not len(self.history) or self.history["iteration"][-1] != k):
+            self._recorded(k, s, seconds)
+
+    def _last_row(self) -> dict[str, float]:
+        return {name: values[-1] for name, values in self.history.columns.items()}
+
+    def _norm_text(self) -> str:
+        return f"saddle norm {self.history['saddle_norm_squared'][-1] ** 0.5:.3g} <= {self.tolerance:.3g}"
+
+
+def _begin(problem: Problem, method: str, given: dict[str, Any], seed: int) -> SolveState:
+    """The state before the first iteration, with step sizes chosen or checked."""
+    kind = method_class(method)
+    if kind.bilinear_only and not problem.bilinear_in_both:
+        raise InputError(f"{method} solves bilinear problems only: use ssi-hg, its generalisation, or Problem.bilinear")
+    steps = _steps(problem, kind, given)
+    made = _make(kind, method, {**given, "sigma": steps.sigma, "tau": steps.tau, "theta": steps.theta})
+    curvature = _curvature(problem, made, steps.tau)
+    _warn_outside_theorem(problem, made, steps)
+    return SolveState(0, made, steps, made.init(problem.w0, problem.delta0.clone()), seed, curvature, 0, 0, 0.0)
+
+
+def _continue(problem: Problem, method: str, given: dict[str, Any], seed: int | None, state: SolveState) -> SolveState:
+    """The state to go on from; step sizes given anew replace the old ones."""
+    state.check_fits(problem)
+    if method_name(state.method) != method:
+        raise InputError(f"state is of {method_name(state.method)}, not {method}: continue with the same method")
+    state = state.copied()
+    if seed is not None:
+        state = replace(state, seed=seed)
+    changed = {name: value for name, value in given.items() if value != getattr(state.method, name, None)}
+    if changed:
+        made = _make(type(state.method), method, {**_settings(state.method), **changed})
+        steps = replace(state.steps, **{k: v for k, v in changed.items() if k in ("sigma", "tau", "theta")}, source="given")
+        state = replace(state, method=made, steps=steps, curvature=_curvature(problem, made, steps.tau))
+        _warn_outside_theorem(problem, made, steps)
+    return state
+
+
+def _steps(problem: Problem, kind: type[Method[Any]], given: dict[str, Any]) -> StepSizes:
+    """The step sizes: given, or chosen by the method's rule; a given one overrides the choice."""
+    for name in ("sigma", "tau"):
+        if name in given and not (isfinite(given[name]) and given[name] > 0):
+            raise StepSizeError(f"{name} must be finite and > 0, got {given[name]}: leave it out to have it chosen")
+    if "theta" in given and not 0 <= given["theta"] <= 1:
+        raise StepSizeError(f"theta must be in [0, 1], got {given['theta']}: the theorems use 1, or Theorem 2's value")
+    if "sigma" in given and "tau" in given:
+        return StepSizes(given["sigma"], given["tau"], given.get("theta", 1.0))
+    chosen = kind.choose(problem, _lipschitz(problem))
+    named = {name: given[name] for name in ("sigma", "tau", "theta") if name in given}
+    return replace(chosen, **named, source=", ".join([chosen.source, *(f"{name} given" for name in named)]))
+
+
+def _lipschitz(problem: Problem) -> Constants:
+    """The problem's constants; what is missing of L11, L12, L22 is estimated, with room for what was not seen."""
+    known = problem.constants
+    if known.lipschitz_known:
+        return known
+    seen = estimate_constants(problem)
+    room = 1.05 if problem.bilinear_in_both else 2.0
+    filled = {
+        name: getattr(known, name) if getattr(known, name) is not None else room * (getattr(seen, name) or 0.0)
+        for name in ("L11", "L12", "L22")
+    }
+    block = known.L12_block if known.L12_block is not None else min(room * (seen.L12_block or 0.0), filled["L12"])
+    return replace(known, **filled, L12_block=block, source=f"{seen.source}, times {room:g}")
+
+
+def _curvature(problem: Problem, method: Method[Any], tau: float) -> float:
+    """L22 for the implicit step, known or estimated; refuses tau L22 >= 1, where the step is not well posed."""
+    if not method.implicit or problem.closed_form is not None or problem.bilinear_in_both:
+        return 0.0
+    known = problem.constants.L22
+    L22 = estimate_curvature(problem) if known is None else known
+    if tau * L22 >= 1:
+        kind = "estimated at the start" if known is None else "the problem's"
+        raise StepSizeError(
+            f"tau must be < 1/L22 = {1 / L22:.4g} (L22 = {L22:.4g}, {kind}), got {tau:.4g}: lower tau, or give the "
+            "problem a closed_form of its implicit step"
+        )
+    # An estimate of zero is no proof that phi is linear in delta, which alone makes one Picard step exact.
+    return L22 if known is not None else max(L22, 1e-3 / tau)
+
+
+def _warn_outside_theorem(problem: Problem, method: Method[Any], steps: StepSizes) -> None:
+    c = problem.constants
+    if c.L11 is None or c.L12 is None:
+        return
+    condition = method.condition(problem, c, steps)
+    if condition is not None and not condition:
+        warnings.warn(f"outside the theorem: {condition.text}; going on", StepSizeWarning, stacklevel=4)
+
+
+def _make(kind: type[Method[Any]], name: str, settings: dict[str, Any]) -> Method[Any]:
+    """The method with these settings; theta is dropped where the method has none and nobody asked for it."""
+    known = {field.name for field in fields(kind)}
+    if "theta" not in known and settings.get("theta") in (None, 1.0):
+        settings = {k: v for k, v in settings.items() if k != "theta"}
+    unknown = set(settings) - known
+    if unknown:
+        raise InputError(f"{name} has no setting {sorted(unknown)[0]!r}: it has {', '.join(sorted(known))}")
+    return kind(**settings)
+
+
+def _settings(method: Method[Any]) -> dict[str, Any]:
+    return {field.name: getattr(method, field.name) for field in fields(method)}
+
+
+def _about(at: SolveState) -> dict[str, Any]:
+    return {**_settings(at.method), "source": at.steps.source}
+
+
+def _draws(seed: int, n: int, first: int) -> Iterator[int]:
+    """i_k, uniform on the blocks, a function of seed and k."""
+    length = 4096
+    chunk, skip = divmod(first, length)
+    while True:
+        drawn = torch.randint(n, (length,), generator=generator(seed, "block", epoch=chunk)).tolist()
+        yield from drawn[skip:]
+        chunk, skip = chunk + 1, 0
+
+
+def _check_settings(
+    problem: Problem, iterations: int, tolerance: float | None, blocks: Sequence[int] | None, record_every: int | None
+) -> None:
+    if iterations < 0:
+        raise InputError(f"iterations must be >= 0, got {iterations}")
+    if record_every is not None and record_every < 1:
+        raise InputError(f"record_every must be >= 1, got {record_every}: use None to measure nothing")
+    if tolerance is not None and (record_every is None or not tolerance >= 0):
+        raise InputError(f"tolerance ({tolerance}) is >= 0 and looked at when rows are recorded: set record_every")
+    if blocks is not None:
+        if len(blocks) < iterations:
+            raise InputError(f"blocks has {len(blocks)} entries for {iterations} iterations: give one an iteration")
+        wrong = next((i for i in blocks if not 0 <= i < problem.n), None)
+        if wrong is not None:
+            raise InputError(f"blocks names block {wrong}; the problem has 0 to {problem.n - 1}")

@@ -1,0 +1,36 @@
+"""The methods by name."""
+
+from typing import Any
+
+from sihg.errors import UnknownNameError
+from sihg.minimax.solvers.dsi_hg import DSIHG
+from sihg.minimax.solvers.extragradient import EGPlus, Extragradient
+from sihg.minimax.solvers.gda import GDA
+from sihg.minimax.solvers.method import Method
+from sihg.minimax.solvers.mgda import MGDA
+from sihg.minimax.solvers.optimistic import Optimistic
+from sihg.minimax.solvers.spdhg import SPDHG
+from sihg.minimax.solvers.ssi_hg import SSIHG
+
+METHODS: dict[str, type[Method[Any]]] = {
+    "ssi-hg": SSIHG,
+    "dsi-hg": DSIHG,
+    "spdhg": SPDHG,
+    "gda": GDA,
+    "mgda": MGDA,
+    "extragradient": Extragradient,
+    "eg+": EGPlus,
+    "optimistic": Optimistic,
+}
+
+
+def method_class(name: str) -> type[Method[Any]]:
+    """The method of that name."""
+    if name not in METHODS:
+        raise UnknownNameError("method", name, list(METHODS))
+    return METHODS[name]
+
+
+def method_name(method: Method[Any]) -> str:
+    """The name of a method."""
+    return next(name for name, kind in METHODS.items() if kind is type(method))

@@ -1,0 +1,45 @@
+"""Optimistic gradient descent ascent (Popov 1980; Daskalakis et al. 2018), in its proximal form (Malitsky & Tam 2020)."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from sihg.core.hybrid import hybrid
+from sihg.minimax.constants import Constants
+from sihg.minimax.oracle import Oracle
+from sihg.minimax.problem import Problem
+from sihg.minimax.solvers.method import Method, State
+from sihg.minimax.steps import StepSizes, operator_steps
+
+
+@dataclass(frozen=True)
+class OptimisticState(State):
+    """The iterate and both last gradients."""
+
+    g_w: Tensor | None = None
+    g_delta: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Optimistic(Method[OptimisticState]):
+    """The hybrid gradient on both variables: z^{k+1} = prox[z^k - s {2 F(z^k) - F(z^{k-1})}]."""
+
+    sigma: float
+    tau: float
+
+    def init(self, w: Tensor, delta: Tensor) -> OptimisticState:
+        """z^{-1} = z^0."""
+        return OptimisticState(w, delta)
+
+    def step(self, oracle: Oracle, s: OptimisticState, i: int) -> OptimisticState:  # noqa: ARG002
+        """One iteration."""
+        g_w, g_delta = oracle.gradients(s.w, s.delta)
+        ahead_w = g_w if s.g_w is None else hybrid(g_w, s.g_w, 1.0)
+        ahead_delta = g_delta if s.g_delta is None else hybrid(g_delta, s.g_delta, 1.0)
+        w = oracle.prox_f(s.w - self.sigma * ahead_w, self.sigma)
+        return OptimisticState(w, oracle.prox_g(s.delta + self.tau * ahead_delta, self.tau), g_w=g_w, g_delta=g_delta)
+
+    @classmethod
+    def choose(cls, problem: Problem, constants: Constants) -> StepSizes:  # noqa: ARG003
+        """sigma = tau below 1/(2L) (Malitsky & Tam 2020), L a Lipschitz constant of F."""
+        return operator_steps(constants, 0.45, "step below 1/(2L)")

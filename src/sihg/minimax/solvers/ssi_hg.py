@@ -1,0 +1,91 @@
+"""SSI-HG: stochastic semi-implicit hybrid gradient (Algorithm 1)."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from sihg.core.hybrid import hybrid
+from sihg.minimax.constants import Constants
+from sihg.minimax.oracle import Oracle, implicit
+from sihg.minimax.problem import Problem
+from sihg.minimax.solvers.method import Method, State
+from sihg.minimax.steps import Condition, StepSizes, hybrid_condition, hybrid_steps
+
+
+@dataclass(frozen=True)
+class SSIHGState(State):
+    """The iterate, and what the next hybrid gradient needs of the last one."""
+
+    gradient: Tensor | None = None  # A_{k-1} = grad_w phi(w^{k-1}, delta^{k-1})
+    i: int | None = None  # the block that moved last
+    old: Tensor | None = None  # that block before it moved
+
+
+@dataclass(frozen=True)
+class SSIHG(Method[SSIHGState]):
+    """A hybrid gradient step on w, then an implicit step on one random block of delta.
+
+    With A_k = grad_w phi(w^k, delta^k), j = i_{k-1} and c_k = grad_w phi_j(w^k, delta_j^k) - grad_w phi_j(w^k,
+    delta_j^{k-1}), lines 3 and 4 of Algorithm 1 become
+
+        w^{k+1} = prox_f^sigma[w^k - sigma {(1+theta) A_k - theta A_{k-1} + theta (n-1) c_k}]
+        delta_i^{k+1} = prox_{g_i}^tau[delta_i^k + tau grad_{delta_i} phi_i(w^{k+1}, delta_i^{k+1})],  i = i_k
+
+    because delta^k and delta^{k-1} differ in block j alone. That takes n + 1 block gradients in w; where phi is linear
+    in w, A_k = A_{k-1} + c_k and it takes one or two.
+    """
+
+    sigma: float
+    tau: float
+    theta: float = 1.0
+
+    stochastic = True
+    implicit = True
+
+    def init(self, w: Tensor, delta: Tensor) -> SSIHGState:
+        """(w^{-1}, delta^{-1}) = (w^0, delta^0)."""
+        return SSIHGState(w, delta)
+
+    def step(self, oracle: Oracle, s: SSIHGState, i: int) -> SSIHGState:
+        """One iteration."""
+        A, c = self._gradients(oracle, s)
+        direction = A if s.gradient is None else hybrid(A, s.gradient, self.theta)
+        if c is not None:
+            direction = direction.add(c, alpha=self.theta * (oracle.n - 1))
+        w = oracle.prox_f(s.w - self.sigma * direction, self.sigma)
+        old = oracle.block(s.delta, i)
+        new = oracle.implicit(w, old, self.tau, oracle.problem.only(i))
+        return SSIHGState(w, oracle.replace(s.delta, i, new), gradient=A, i=i, old=old)
+
+    def _gradients(self, oracle: Oracle, s: SSIHGState) -> tuple[Tensor, Tensor | None]:
+        """A_k and c_k (None where it is multiplied by zero or zero itself)."""
+        if s.gradient is None or s.i is None or s.old is None:
+            return oracle.gradient_w(s.w, s.delta), None
+        layout, j = oracle.problem.delta_layout, s.i
+        now = layout.block(s.delta, j)
+        if oracle.problem.linear_in_w:
+            c = oracle.gradient_w_change(s.w, j, now, s.old)
+            return s.gradient + c, c
+        if oracle.n == 1:
+            return oracle.gradient_w(s.w, s.delta), None
+        moved = oracle.gradient_w_of(s.w, now, oracle.problem.only(j))
+        c = moved - oracle.gradient_w_of(s.w, s.old, oracle.problem.only(j))
+        rest = oracle.gradient_w_of(s.w, layout.others(s.delta, j), oracle.problem.but(j))
+        return rest.add_(moved), c
+
+    def measured_at(self, oracle: Oracle, s: SSIHGState) -> tuple[Tensor, Tensor]:
+        """(w^k, delta-hat^k) of Theorem 1: all blocks stepped from delta^{k-1}, not counted."""
+        if s.i is None or s.old is None:
+            return s.w, s.delta
+        before = oracle.replace(s.delta.clone(), s.i, s.old)
+        problem = oracle.problem
+        return s.w, implicit(problem, s.w, before, self.tau, problem.all, oracle.curvature).point
+
+    @classmethod
+    def choose(cls, problem: Problem, constants: Constants) -> StepSizes:
+        """By Theorem 2 where mu is known, else by Theorem 1."""
+        return hybrid_steps(constants, problem.n, is_bilinear=problem.bilinear_in_both)
+
+    def condition(self, problem: Problem, constants: Constants, steps: StepSizes) -> Condition:
+        """Theorem 1 or 2."""
+        return hybrid_condition(steps, constants, problem.n, is_bilinear=problem.bilinear_in_both)
