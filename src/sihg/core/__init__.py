@@ -1,0 +1,1 @@
+"""The mathematics that minimax optimisation and robust training share."""

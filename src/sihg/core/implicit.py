@@ -60,12 +60,13 @@ def picard(
     After a step of length s the point is within q/(1-q) s of the exact one; with q = 0 one step is exact.
     """
     q = tau * curvature
-    d, scale, last, seen = centre, _size(centre), float("inf"), 0.0
+    d, size, last, seen = centre, 0.0, float("inf"), 0.0
     for t in range(1, limit + 1):
         new = prox(centre + tau * gradient(d), tau)
         if q == 0:
             return Implicit(new, t, 0.0, True), 0.0
-        length, size = _size(new - d), max(scale, _size(new))
+        length = _size(new - d)
+        size = size if t > 1 else max(_size(centre), _size(new))
         ratio = length / last if length < last else 0.0
         d, error = new, max(q, ratio) / (1 - max(q, ratio)) * length
         stalled = length >= last
@@ -89,10 +90,11 @@ def fista(
     s, m = 1 / (1 / tau + curvature), max(1 / tau - curvature, 0.0)
     beta_limit = (1 - (m * s) ** 0.5) / (1 + (m * s) ** 0.5)
     d = y = centre
-    t, scale, error = 1.0, _size(centre), float("inf")
+    t, size, error = 1.0, 0.0, float("inf")
     for k in range(1, limit + 1):
         new = prox(y + s * (gradient(y) - (y - centre) / tau), s)
-        length, size = _size(new - y), max(scale, _size(new))
+        length = _size(new - y)
+        size = size if k > 1 else max(_size(centre), _size(new))
         error = 2 * length / (s * m) if m > 0 else float("inf")
         # Without strong convexity (q >= 1) there is no bound; then a step lost in rounding has to do.
         if error <= tolerance * size or length <= 0.1 * tolerance * size:

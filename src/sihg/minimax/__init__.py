@@ -1,9 +1,9 @@
 """Minimax optimisation: a problem, a solver, a history."""
 
 from sihg.core.prox import (
+    L1,
     Box,
     ElasticNet,
-    L1,
     L2Ball,
     LinfBall,
     NonNegative,
@@ -21,12 +21,12 @@ from sihg.minimax.solvers import METHODS
 from sihg.minimax.state import SolveState
 
 __all__ = [
+    "L1",
     "METHODS",
     "Box",
     "Constants",
     "ElasticNet",
     "History",
-    "L1",
     "L2Ball",
     "LinearMap",
     "LinfBall",

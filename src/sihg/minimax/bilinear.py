@@ -16,7 +16,7 @@ from sihg.minimax.problem import Index, Problem
 
 @dataclass(frozen=True)
 class LinearMap:
-    """A linear operator: `forward(w)` gives A w in the shape of a block, `adjoint(delta_i)` gives A^T delta_i like w."""
+    """A linear operator: `forward(w)` is A w, shaped like a block; `adjoint(delta_i)` is A^T delta_i, shaped like w."""
 
     forward: Callable[[Tensor], Tensor]
     adjoint: Callable[[Tensor], Tensor]
@@ -108,8 +108,9 @@ class BilinearProblem(Problem):
             if left.shape != block.shape or right.shape != w.shape:
                 raise InputError(
                     f"block {i}: forward gives {left.numel()} numbers for {block.numel()}, "
-                    f"adjoint {right.numel()} for {w.numel()}: forward(w) is shaped like delta_i, adjoint(delta_i) like w"
+                    f"adjoint {right.numel()} for {w.numel()}: shape forward(w) like delta_i, adjoint(delta_i) like w"
                 )
             a, b = float(left @ block), float(w @ right)
-            if abs(a - b) > 1e3 * torch.finfo(w.dtype).eps * float(left.norm() * block.norm() + w.norm() * right.norm()):
-                raise InputError(f"block {i}: <A w, d> = {a:.6g} but <w, A^T d> = {b:.6g}: adjoint is not forward's adjoint")
+            size = float(left.norm() * block.norm() + w.norm() * right.norm())
+            if abs(a - b) > 1e3 * torch.finfo(w.dtype).eps * size:
+                raise InputError(f"block {i}: <A w, d> = {a:.6g} but <w, A^T d> = {b:.6g}: correct the adjoint")

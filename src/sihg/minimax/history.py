@@ -13,7 +13,7 @@ from sihg.runs.files import write_text
 
 
 class History:
-    """A table that grows by rows: `history["iteration"]` is a column, `history.rows()` the rows, `history.about` a note.
+    """A table that grows by rows: `history["iteration"]` is a column, `rows()` the rows, `about` a note.
 
     Columns: iteration, w_gradients and delta_gradients (block gradients so far; measuring is not counted), seconds
     (measuring and callbacks not counted), saddle_norm_squared, and what the method adds.

@@ -68,7 +68,9 @@ class BlockLayout:
         """The layout of a user's delta0."""
         if isinstance(delta, Tensor):
             if delta.dim() == 0 or len(delta) == 0:
-                raise InputError(f"delta0 must have shape (n, ...) with n >= 1, got {tuple(delta.shape)}: add the block")
+                raise InputError(
+                    f"delta0 must have shape (n, ...) with n >= 1, got {tuple(delta.shape)}: add the block"
+                )
             shapes = (delta.shape[1:],) * len(delta)
         elif isinstance(delta, Sequence) and len(delta) and all(isinstance(d, Tensor) for d in delta):
             shapes = tuple(d.shape for d in delta)
@@ -103,6 +105,14 @@ class BlockLayout:
         shapes = [self.shapes[i] for i in index]
         split = rows.split([shape.numel() for shape in shapes])
         return [piece.view(shape) for piece, shape in zip(split, shapes, strict=True)]
+
+
+def flat(values: Tensor | Sequence[Tensor] | Mapping[str, Tensor]) -> Tensor:
+    """Tensors end to end as one vector; a view where there is only one."""
+    if isinstance(values, Tensor):
+        return values.reshape(-1)
+    pieces = list(values.values()) if isinstance(values, Mapping) else values
+    return pieces[0].reshape(-1) if len(pieces) == 1 else torch.cat([p.reshape(-1) for p in pieces])
 
 
 def _check_dtypes(what: str, pieces: Sequence[Tensor]) -> None:

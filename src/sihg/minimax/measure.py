@@ -24,21 +24,29 @@ def flat_saddle_norm_squared(problem: Problem, w: Tensor, delta: Tensor) -> floa
     return float(problem.distance_f(w, -g_w) ** 2 + problem.distance_g(delta, g_delta) ** 2)
 
 
-def explicit_bound(
-    problem: Problem, w_star: Weights, delta_star: Blocks, sigma: float, tau: float, *, constants: Constants | None = None
-) -> float:
-    """The bound of Theorem 1 on sum_k E||F(w^k, delta-hat^k)||^2 from the problem's start.
+def distance(problem: Problem, w: Weights, delta: Blocks, w_star: Weights, delta_star: Blocks) -> float:
+    """||(w, delta) - (w*, delta*)||."""
+    apart_w = problem.w_layout.pack(w) - problem.w_layout.pack(w_star)
+    apart_delta = problem.delta_layout.pack(delta) - problem.delta_layout.pack(delta_star)
+    return float(torch.cat((apart_w, apart_delta)).norm())
 
-    Infinite where the steps are outside the general condition.
+
+def explicit_bound(
+    problem: Problem, w_star: Weights, delta_star: Blocks, sigma: float, tau: float, *, one_block: bool = False
+) -> float:
+    """The bound of Theorem 1 on sum_k E||F(w^k, delta-hat^k)||^2 from the problem's start, or of Corollary 3.
+
+    With `one_block` all of delta is one block, as DSI-HG takes it. Infinite where the steps are outside the general
+    condition, or where L11 or L12 is not known.
     """
-    c = constants or problem.constants
+    c, n = problem.constants, 1 if one_block else problem.n
     if c.L11 is None or c.L12 is None:
         return inf
-    L12 = c.L12 if c.L12_block is None else c.L12_block
-    factor = steps.bound_factor(sigma, tau, L11=c.L11, L12=L12, n=problem.n, rho=c.rho or 0.0)
+    L12 = c.L12 if n == 1 or c.L12_block is None else c.L12_block
+    factor = steps.bound_factor(sigma, tau, L11=c.L11, L12=L12, n=n, rho=c.rho or 0.0)
     w_part = float((problem.w_layout.pack(w_star) - problem.w0).square().sum()) / (2 * sigma)
     delta_part = float((problem.delta_layout.pack(delta_star) - problem.delta0).square().sum()) / (2 * tau)
-    return factor * (w_part + problem.n * delta_part)
+    return factor * (w_part + n * delta_part)
 
 
 def estimate_constants(problem: Problem, *, iterations: int = 30, seed: int = 0) -> Constants:
@@ -142,7 +150,7 @@ class ObservedLipschitz:
 
 
 def _unit(x: Tensor) -> Tensor:
-    return x / x.norm().clamp_min(torch.finfo(x.dtype).tiny)
+    return x / max(float(torch.linalg.vector_norm(x)), torch.finfo(x.dtype).tiny)
 
 
 def _small(problem: Problem) -> float:

@@ -1,15 +1,17 @@
 """What a solver may ask of a problem: gradients, counted; the two proximal steps, checked to be finite."""
 
+from collections.abc import Callable
 from math import isfinite
 
 import torch
 from torch import Tensor
 
 from sihg.core.implicit import Implicit, implicit_step
+from sihg.minimax.layout import flat
 from sihg.minimax.problem import Index, Problem
 
 
-class Diverged(ArithmeticError):
+class DivergedError(ArithmeticError):
     """An iterate that is not finite; raised before it is stored, so that the last finite one is kept."""
 
 
@@ -90,16 +92,21 @@ class Oracle:
         return delta
 
 
-def implicit(problem: Problem, w: Tensor, centre: Tensor, tau: float, index: Index, curvature: float, gradient=None) -> Implicit:  # type: ignore[no-untyped-def]
+def implicit(
+    problem: Problem,
+    w: Tensor,
+    centre: Tensor,
+    tau: float,
+    index: Index,
+    curvature: float,
+    gradient: Callable[[Tensor, Tensor, Index], Tensor],
+) -> Implicit:
     """The implicit step of some blocks: by the problem's closed form, or by iteration."""
     if problem.closed_form is not None:
-        layout = problem.delta_layout
         rows = problem.closed_form(
-            problem.w_form(w), layout.form(centre, index.numbers), tau, index.tensor
+            problem.w_form(w), problem.delta_layout.form(centre, index.numbers), tau, index.tensor
         )
-        point = rows.reshape(-1) if isinstance(rows, Tensor) else torch.cat([row.reshape(-1) for row in rows])
-        return Implicit(point, 0, 0.0, True)
-    gradient = gradient or problem.gradient_delta
+        return Implicit(flat(rows), 0, 0.0, True)
     return implicit_step(
         lambda d: gradient(w, d, index), lambda z, eta: problem.prox_g(z, eta, index), centre, tau, curvature
     )
@@ -107,5 +114,5 @@ def implicit(problem: Problem, w: Tensor, centre: Tensor, tau: float, index: Ind
 
 def _finite(name: str, x: Tensor) -> Tensor:
     if not isfinite(float(torch.linalg.vector_norm(x, float("inf")))):
-        raise Diverged(name)
+        raise DivergedError(name)
     return x

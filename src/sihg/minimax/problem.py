@@ -1,7 +1,7 @@
 """min_w max_delta f(w) + sum_i phi_i(w, delta_i) - sum_i g_i(delta_i): f, phi and g as data, and phi's gradients."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,10 +9,20 @@ from torch import Tensor
 from sihg.core.prox import Convex, Zero
 from sihg.errors import InputError
 from sihg.minimax.constants import Constants
-from sihg.minimax.layout import BlockLayout, Blocks, WeightLayout, Weights
+from sihg.minimax.layout import BlockLayout, Blocks, WeightLayout, Weights, flat
+
+if TYPE_CHECKING:
+    from sihg.minimax.bilinear import LinearMap
 
 Coupling = Callable[..., Tensor]  # (w, delta, index) -> phi_i(w, delta_i) for i in index, shape (len(index),)
 ClosedForm = Callable[..., Blocks]  # (w, centre, tau, index) -> the exact implicit step of those blocks
+
+
+class Gradients(NamedTuple):
+    """Gradients of phi by hand; both take (w, delta, index) as the coupling does."""
+
+    w: Callable[..., Weights]  # the sum over index of grad_w phi_i, in the form of w
+    delta: Callable[..., Blocks]  # grad_delta_i phi_i for each i in index, in the form of delta
 
 
 class Index(NamedTuple):
@@ -30,7 +40,7 @@ class Problem:
     shapes (then the coupling gets a list). f is one convex function of all of w, or a dict of them, one a tensor; g one
     for all blocks, or a list of n. `constants` holds what is known of L11, L12, L22, rho, mu. `linear_in_w` declares
     that grad_w phi does not depend on w, which makes SSI-HG as cheap as SPDHG. `closed_form(w, centre, tau, index)`,
-    where there is one, gives the implicit step exactly.
+    where there is one, gives the implicit step exactly; `by_hand` replaces automatic differentiation.
     """
 
     bilinear_in_both = False
@@ -45,10 +55,12 @@ class Problem:
         constants: Constants | Mapping[str, float] | None = None,
         linear_in_w: bool = False,
         closed_form: ClosedForm | None = None,
+        by_hand: Gradients | None = None,
     ) -> None:
         self.coupling = coupling
         self.linear_in_w = linear_in_w
         self.closed_form = closed_form
+        self.by_hand = by_hand
         self.w_layout, self.delta_layout = WeightLayout.of(w0), BlockLayout.of(delta0)
         self.w0, self.delta0 = self.w_layout.pack(w0), self.delta_layout.pack(delta0)
         self.n = self.delta_layout.n
@@ -61,7 +73,7 @@ class Problem:
 
     @staticmethod
     def bilinear(
-        blocks: "Tensor | Sequence[Tensor | LinearMap]",  # noqa: F821
+        blocks: "Tensor | Sequence[Tensor | LinearMap]",
         w0: Tensor | None = None,
         delta0: Tensor | Sequence[Tensor] | None = None,
         f: Convex | None = None,
@@ -92,13 +104,17 @@ class Problem:
 
     def gradient_w(self, w: Tensor, rows: Tensor, index: Index) -> Tensor:
         """sum_i grad_w phi_i(w, delta_i)."""
+        if self.by_hand:
+            return flat(self.by_hand.w(*self._forms(w, rows, index)))
         with torch.enable_grad():
             leaves = [p.detach().requires_grad_() for p in self.w_layout.pieces(w)]
             phi = self._call(leaves, rows.detach(), index)
-            return _flat(torch.autograd.grad(phi.sum(), leaves, materialize_grads=True))
+            return flat(torch.autograd.grad(phi.sum(), leaves, materialize_grads=True))
 
     def gradient_delta(self, w: Tensor, rows: Tensor, index: Index) -> Tensor:
         """grad_delta_i phi_i(w, delta_i), end to end."""
+        if self.by_hand:
+            return flat(self.by_hand.delta(*self._forms(w, rows, index)))
         with torch.enable_grad():
             leaf = rows.detach().requires_grad_()
             phi = self._call(self.w_layout.pieces(w.detach()), leaf, index)
@@ -107,12 +123,14 @@ class Problem:
 
     def gradients(self, w: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
         """Both gradients of the whole phi, from one backward pass."""
+        if self.by_hand:
+            return self.gradient_w(w, delta, self.all), self.gradient_delta(w, delta, self.all)
         with torch.enable_grad():
             leaves = [p.detach().requires_grad_() for p in self.w_layout.pieces(w)]
             leaf = delta.detach().requires_grad_()
             phi = self._call(leaves, leaf, self.all)
             *w_gradients, delta_gradient = torch.autograd.grad(phi.sum(), [*leaves, leaf], materialize_grads=True)
-            return _flat(w_gradients), delta_gradient
+            return flat(w_gradients), delta_gradient
 
     def gradient_w_change(self, w: Tensor, i: int, new: Tensor, old: Tensor) -> tuple[Tensor, int]:
         """grad_w phi_i(w, new) - grad_w phi_i(w, old), and the block gradients it took.
@@ -130,7 +148,7 @@ class Problem:
             return z
         if isinstance(self.f, dict):
             pieces = zip(self.f.values(), self.w_layout.pieces(z), strict=True)
-            return _flat([f.prox(piece, sigma) for f, piece in pieces])
+            return flat([f.prox(piece, sigma) for f, piece in pieces])
         return self.f.prox(self._whole_w(z), sigma).reshape(-1)
 
     def prox_g(self, rows: Tensor, tau: float, index: Index) -> Tensor:
@@ -138,22 +156,22 @@ class Problem:
         if isinstance(self.g, Zero):
             return rows
         if isinstance(self.g, list) or not self.delta_layout.stacked:
-            return _flat([g.prox(row, tau) for g, row in self._g_rows(rows, index)])
+            return flat([g.prox(row, tau) for g, row in self._g_rows(rows, index)])
         return self.g.prox(self._stack(rows, index), tau, batch=1).reshape(-1)
 
     def distance_f(self, w: Tensor, v: Tensor) -> Tensor:
         """The distance of v to the subdifferential of f at w."""
         if isinstance(self.f, dict):
             pieces = zip(self.f.values(), self.w_layout.pieces(w), self.w_layout.pieces(v), strict=True)
-            return torch.stack([f.distance(a, b) for f, a, b in pieces]).norm()
+            return _norm(torch.stack([f.distance(a, b) for f, a, b in pieces]))
         return self.f.distance(self._whole_w(w), self._whole_w(v))
 
     def distance_g(self, delta: Tensor, v: Tensor) -> Tensor:
         """The distance of v to the subdifferential of g at delta, over all blocks."""
         if isinstance(self.g, list) or not self.delta_layout.stacked:
             pairs = zip(self._g_rows(delta, self.all), self._g_rows(v, self.all), strict=True)
-            return torch.stack([g.distance(a, b) for (g, a), (_, b) in pairs]).norm()
-        return self.g.distance(self._stack(delta, self.all), self._stack(v, self.all), batch=1).norm()
+            return _norm(torch.stack([g.distance(a, b) for (g, a), (_, b) in pairs]))
+        return _norm(self.g.distance(self._stack(delta, self.all), self._stack(v, self.all), batch=1))
 
     # Shapes
 
@@ -166,6 +184,9 @@ class Problem:
                 f"got {got}: sum over everything but the blocks"
             )
         return phi
+
+    def _forms(self, w: Tensor, rows: Tensor, index: Index) -> tuple[Weights, Blocks, Tensor]:
+        return self.w_layout.unpack(w), self.delta_layout.form(rows, index.numbers), index.tensor
 
     def _stack(self, rows: Tensor, index: Index) -> Tensor:
         return rows.view(len(index.numbers), *self.delta_layout.shapes[0])
@@ -195,7 +216,9 @@ class Problem:
             )
         for name, start in (("w0", self.w0), ("delta0", self.delta0)):
             if not start.isfinite().all():
-                raise InputError(f"{name} has {int((~start.isfinite()).sum())} values that are not finite: start elsewhere")
+                raise InputError(
+                    f"{name} has {int((~start.isfinite()).sum())} values that are not finite: start elsewhere"
+                )
         phi = self.phi(self.w0, self.delta0, self.all).detach()
         if not phi.isfinite().all():
             i = int((~phi.isfinite()).nonzero()[0])
@@ -206,29 +229,46 @@ class Problem:
         slack = torch.finfo(phi.dtype).eps ** 0.5 * (1 + float(phi.abs().max()))
         if abs(float(alone) - float(phi[last])) > slack:
             raise InputError(
-                f"coupling gives {float(alone):.6g} for block {last} alone but {float(phi[last]):.6g} among all blocks: "
+                f"coupling gives {float(alone):.6g} for block {last} alone but {float(phi[last]):.6g} among all: "
                 "row k of delta belongs to block index[k]"
             )
-        # The functions meet the start once, so that a bound or a centre of the wrong shape is named here.
-        for name, prox in (("f", lambda: self.prox_f(self.w0, 1.0)), ("g", lambda: self.prox_g(self.delta0, 1.0, self.all))):
-            size = self.w0.numel() if name == "f" else self.delta0.numel()
-            try:
-                got = prox().numel()
-            except RuntimeError as error:
-                raise InputError(f"{name} does not fit the shape of its variable ({error}): give it that shape") from error
-            if got != size:
-                raise InputError(f"{name}'s prox gives {got} numbers for {size}: its tensors must have the variable's shape")
+        self._check_prox("f", self.w0.numel(), lambda: self.prox_f(self.w0, 1.0))
+        self._check_prox("g", self.delta0.numel(), lambda: self.prox_g(self.delta0, 1.0, self.all))
+
+    @staticmethod
+    def _check_prox(name: str, size: int, prox: Callable[[], Tensor]) -> None:
+        """Meet f or g once, so that a bound or a centre of the wrong shape is named here."""
+        try:
+            got = prox().numel()
+        except RuntimeError as error:
+            raise InputError(f"{name} does not fit the shape of its variable ({error}): give it that shape") from error
+        if got != size:
+            raise InputError(
+                f"{name}'s prox gives {got} numbers for {size}: its tensors must have the variable's shape"
+            )
 
     def _check_gradients(self) -> None:
-        """Refuse a coupling that hides w and delta from automatic differentiation."""
+        """Refuse a coupling that hides w and delta from automatic differentiation, and wrong gradients by hand."""
+        by_hand, self.by_hand = self.by_hand, None
         with torch.enable_grad():
             phi = self.phi(self.w0.clone().requires_grad_(), self.delta0.clone().requires_grad_(), self.all)
         if not phi.requires_grad:
             raise InputError("coupling does not depend on w or delta through torch operations: do not detach them")
+        if by_hand is None:
+            return
+        expected = self.gradients(self.w0, self.delta0)
+        self.by_hand = by_hand
+        for name, right, ours in zip(("w", "delta"), expected, self.gradients(self.w0, self.delta0), strict=True):
+            slack = torch.finfo(right.dtype).eps ** 0.5 * (1 + float(right.norm()))
+            if ours.shape != right.shape or float((ours - right).norm()) > slack:
+                raise InputError(
+                    f"by_hand.{name} is not the coupling's gradient at (w0, delta0): correct it or leave it out"
+                )
 
 
-def _flat(tensors: Sequence[Tensor]) -> Tensor:
-    return tensors[0].reshape(-1) if len(tensors) == 1 else torch.cat([t.reshape(-1) for t in tensors])
+def _norm(x: Tensor) -> Tensor:
+    size: Tensor = torch.linalg.vector_norm(x)
+    return size
 
 
 def _f(f: Convex | Mapping[str, Convex] | None, layout: WeightLayout) -> Convex | dict[str, Convex]:

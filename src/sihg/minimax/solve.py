@@ -15,7 +15,7 @@ from sihg.minimax.constants import Constants
 from sihg.minimax.history import History
 from sihg.minimax.layout import Blocks, Weights
 from sihg.minimax.measure import estimate_constants, estimate_curvature, flat_saddle_norm_squared
-from sihg.minimax.oracle import Diverged, Oracle
+from sihg.minimax.oracle import DivergedError, Oracle
 from sihg.minimax.problem import Problem
 from sihg.minimax.solvers import method_class, method_name
 from sihg.minimax.solvers.method import Method, State
@@ -26,12 +26,30 @@ from sihg.runs.interrupt import stop_on_interrupt
 
 @dataclass(frozen=True)
 class Progress:
-    """What a callback sees after an iteration; `row` is the recorded row, or None where nothing was recorded."""
+    """What a callback sees after an iteration; `row` is the recorded row, or None where nothing was recorded.
+
+    `history` has all rows so far. `at` is the solve's state, whose delta the next iteration may overwrite; `resume()`
+    gives a copy to keep or to save.
+    """
 
     problem: Problem
-    iteration: int
-    state: State
+    at: SolveState
+    history: History
     row: dict[str, float] | None
+
+    @property
+    def iteration(self) -> int:
+        """The iterations done."""
+        return self.at.iteration
+
+    @property
+    def state(self) -> State:
+        """The method's state: flat w and delta, and what the next step needs."""
+        return self.at.inner
+
+    def resume(self) -> SolveState:
+        """A state from which the solve can go on."""
+        return self.at.copied()
 
     @property
     def w(self) -> Weights:
@@ -77,18 +95,27 @@ def solve(
 ) -> Result:
     """Run a method on a problem for so many iterations.
 
-    Step sizes that are not given come from the problem's constants by the method's theorem, or from estimates;
-    `result.steps.source` says which. `tolerance` stops once the saddle norm ||F|| is at most that, looked at whenever a
-    row is recorded. `blocks` fixes the blocks i_k of a stochastic method, one an iteration. `record_every=None` measures
-    nothing. `callback(progress)` is called after every iteration and stops the solve by returning True. `state`
-    continues an earlier solve exactly, for `iterations` more, with its method, step sizes and seed unless others are
-    given. `options` are further settings of the method, such as MGDA's `ascent_steps`. Ctrl-C ends the solve after the
-    iteration under way, with all that was reached.
+    - Step sizes that are not given come from the problem's constants by the method's theorem, or from estimates;
+      `result.steps.source` says which.
+    - `tolerance` stops once the saddle norm ||F|| is at most that, looked at whenever a row is recorded.
+    - `seed` decides the blocks i_k that a stochastic method draws (0 if not given); `blocks` fixes them, one for each
+      of the iterations.
+    - `record_every=None` measures nothing.
+    - `callback(progress)` is called after every iteration and stops the solve by returning True.
+    - `state` continues an earlier solve exactly, for `iterations` more, with its step sizes and seed unless others are
+      given.
+    - `options` are further settings of the method, such as MGDA's `ascent_steps`.
+
+    Ctrl-C ends the solve after the iteration under way, with all that was reached.
     """
     _check_settings(problem, iterations, tolerance, blocks, record_every)
     given = {name: v for name, v in {"sigma": sigma, "tau": tau, "theta": theta, **options}.items() if v is not None}
     with torch.no_grad():
-        at = _begin(problem, method, given, seed or 0) if state is None else _continue(problem, method, given, seed, state)
+        at = (
+            _begin(problem, method, given, seed or 0)
+            if state is None
+            else _continue(problem, method, given, seed, state)
+        )
         oracle = Oracle(problem, at.curvature, at.w_gradients, at.delta_gradients)
         history = History({"method": method, "n": problem.n, "seed": at.seed, "steps": _about(at)})
         run = _Run(problem, at, oracle, history, record_every, tolerance, callback)
@@ -136,9 +163,9 @@ class _Run:
             start = time.perf_counter()
             try:
                 s = method.step(oracle, s, next(blocks))
-            except Diverged as error:
+            except DivergedError as error:
                 self._record_if_new(k - 1, s, seconds)
-                return f"diverged at iteration {k}: {error} is not finite (the last finite iterate is kept); lower the step sizes"
+                return f"diverged at iteration {k}: {error} is not finite, the last finite iterate is kept; lower the steps"
             seconds += time.perf_counter() - start
             self.at = replace(
                 self.at,
@@ -151,7 +178,7 @@ class _Run:
             row_due = self.record_every and (k % self.record_every == 0 or k == end)
             reached = row_due and self._recorded(k, s, seconds)
             row = self._last_row() if row_due else None
-            if self.callback and self.callback(Progress(self.problem, k, s, row)) is True:
+            if self.callback and self.callback(Progress(self.problem, self.at, self.history, row)) is True:
                 self._record_if_new(k, s, seconds)
                 return f"stopped by the callback at iteration {k}"
             if reached:
@@ -211,7 +238,9 @@ def _continue(problem: Problem, method: str, given: dict[str, Any], seed: int | 
     changed = {name: value for name, value in given.items() if value != getattr(state.method, name, None)}
     if changed:
         made = _make(type(state.method), method, {**_settings(state.method), **changed})
-        steps = replace(state.steps, **{k: v for k, v in changed.items() if k in ("sigma", "tau", "theta")}, source="given")
+        steps = replace(
+            state.steps, **{k: v for k, v in changed.items() if k in ("sigma", "tau", "theta")}, source="given"
+        )
         state = replace(state, method=made, steps=steps, curvature=_curvature(problem, made, steps.tau))
         _warn_outside_theorem(problem, made, steps)
     return state
@@ -278,7 +307,7 @@ def _make(kind: type[Method[Any]], name: str, settings: dict[str, Any]) -> Metho
         settings = {k: v for k, v in settings.items() if k != "theta"}
     unknown = set(settings) - known
     if unknown:
-        raise InputError(f"{name} has no setting {sorted(unknown)[0]!r}: it has {', '.join(sorted(known))}")
+        raise InputError(f"{name} has no setting {min(unknown)!r}: it has {', '.join(sorted(known))}")
     return kind(**settings)
 
 

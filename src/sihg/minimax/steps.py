@@ -7,6 +7,7 @@ text, which need only L = max{L11, L12, L22} and are much tighter.
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf, sqrt
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,9 +82,7 @@ def contraction(sigma: float, tau: float, *, mu: float, n: int = 1) -> float:
     return max(1 / (1 + mu * sigma), (1 + (n - 1) * mu * tau / n) / (1 + mu * tau))
 
 
-def strong_mvi(
-    sigma: float, tau: float, theta: float, *, L11: float, L12: float, n: int = 1, mu: float
-) -> Condition:
+def strong_mvi(sigma: float, tau: float, theta: float, *, L11: float, L12: float, n: int = 1, mu: float) -> Condition:
     """Theorem 2 (n = 1: Corollary 4), general: kappa <= 1/3 and theta = `contraction`.
 
     The proof uses no more than contraction <= theta <= 1, and then gives the rate theta^K.
@@ -194,12 +193,12 @@ def hybrid_steps(constants: Constants, n: int, *, is_bilinear: bool) -> StepSize
 def hybrid_condition(steps: StepSizes, constants: Constants, n: int, *, is_bilinear: bool) -> Condition:
     """The condition under which SSI-HG or DSI-HG is known to converge on a problem with these constants."""
     c = _known(constants, n)
-    where = {"L11": c["L11"], "L12": c["L12"], "n": n}
     if constants.mu and steps.theta < 1:
-        return strong_mvi(steps.sigma, steps.tau, steps.theta, **where, mu=constants.mu)  # type: ignore[arg-type]
+        return strong_mvi(steps.sigma, steps.tau, steps.theta, L11=c["L11"], L12=c["L12"], n=n, mu=constants.mu)
     if is_bilinear:
         return bilinear(steps.sigma, steps.tau, steps.theta, L12=c["L12"], n=n)
-    return weak_mvi(steps.sigma, steps.tau, steps.theta, **where, rho=constants.rho or 0.0)  # type: ignore[arg-type]
+    rho = constants.rho or 0.0
+    return weak_mvi(steps.sigma, steps.tau, steps.theta, L11=c["L11"], L12=c["L12"], n=n, rho=rho)
 
 
 def operator_steps(constants: Constants, fraction: float, rule: str) -> StepSizes:
@@ -209,7 +208,14 @@ def operator_steps(constants: Constants, fraction: float, rule: str) -> StepSize
     return StepSizes(step, step, 1.0, f"{rule} with {constants.source}")
 
 
-def _known(constants: Constants, n: int) -> dict[str, float]:
+class _Lipschitz(TypedDict):
+    L11: float
+    L12: float
+    L22: float
+    n: int
+
+
+def _known(constants: Constants, n: int) -> _Lipschitz:
     """L11, L12 and L22, and n; one block's L12 where blocks move one at a time."""
     if constants.L11 is None or constants.L12 is None or constants.L22 is None:
         raise InputError("L11, L12 and L22 must be known to choose step sizes: give sigma and tau, or the constants")

@@ -15,7 +15,7 @@ from sihg.errors import InputError, UnknownNameError
 from sihg.minimax.bilinear import LinearMap
 from sihg.minimax.constants import Constants
 from sihg.minimax.layout import Blocks, Weights
-from sihg.minimax.problem import Problem
+from sihg.minimax.problem import Gradients, Problem
 
 
 class Solution(NamedTuple):
@@ -63,7 +63,7 @@ def get(name: str, **chosen: Any) -> Benchmark:
     """Build a problem of the zoo, in float64, the same for the same options."""
     unknown = set(chosen) - set(options(name))
     if unknown:
-        raise InputError(f"{name} has no option {sorted(unknown)[0]!r}: it has {', '.join(options(name)) or 'none'}")
+        raise InputError(f"{name} has no option {min(unknown)!r}: it has {', '.join(options(name)) or 'none'}")
     problem, solution = _builder(name)(**chosen)
     return Benchmark(name, about(name), problem, solution)
 
@@ -219,6 +219,18 @@ def _weak_family(
         t = ((A[index] @ w) * delta).sum(1)
         return t + e * torch.sin(t) + b / 2 * (w @ w / n - (delta * delta).sum(1))
 
+    def slope(t: Tensor) -> Tensor:
+        return (1 + e * torch.cos(t))[:, None]
+
+    def grad_w(w: Tensor, delta: Tensor, index: Tensor) -> Tensor:
+        rows = A[index]
+        scaled = slope(((rows @ w) * delta).sum(1)) * delta
+        return scaled.reshape(-1) @ rows.view(-1, m) + b * len(index) / n * w
+
+    def grad_delta(w: Tensor, delta: Tensor, index: Tensor) -> Tensor:
+        Aw = A[index] @ w
+        return slope((Aw * delta).sum(1)) * Aw - b * delta
+
     curvature = e * radius**2 + abs(b)
     least = (1 - e) * a
     constants = Constants(
@@ -226,7 +238,8 @@ def _weak_family(
     )
     w0 = torch.randn(m, generator=draw, dtype=A.dtype)
     zeros = torch.zeros(n, dimension, dtype=A.dtype)
-    return Problem(phi, w0 / w0.norm(), zeros, constants=constants), Solution(torch.zeros_like(w0), zeros)
+    problem = Problem(phi, w0 / w0.norm(), zeros, constants=constants, by_hand=Gradients(grad_w, grad_delta))
+    return problem, Solution(torch.zeros_like(w0), zeros)
 
 
 @_named("dirac-gan")
@@ -297,7 +310,9 @@ def phantom(size: int, *, noise: float = 0.1, seed: int = 0) -> Tensor:
     """A piecewise constant test image in [0, 1] with noise."""
     row, column = torch.meshgrid(*2 * (torch.linspace(-1, 1, size, dtype=torch.float64),), indexing="ij")
     image = 0.2 + 0.3 * (row.abs().maximum(column.abs()) < 0.8)
-    image = image + 0.4 * ((row + 0.2) ** 2 + (column - 0.1) ** 2 < 0.2) - 0.3 * ((row - 0.45).abs() + column.abs() < 0.25)
+    image = (
+        image + 0.4 * ((row + 0.2) ** 2 + (column - 0.1) ** 2 < 0.2) - 0.3 * ((row - 0.45).abs() + column.abs() < 0.25)
+    )
     return image + noise * torch.randn(size, size, generator=generator(seed, "phantom"), dtype=torch.float64)
 
 
@@ -341,7 +356,7 @@ def _polynomial(
 
 
 def _ratio_constants(s: float, epsilon: float) -> Constants:
-    """phi = (w (epsilon - d) - epsilon d) / D with D = 1 - (1 - s) w >= s, linear in d; rho as the largest on a grid."""
+    """phi = (w (epsilon - d) - epsilon d) / D with D = 1 - (1 - s) w >= s, linear in d; rho on a grid."""
     w, d = torch.meshgrid(*2 * (torch.linspace(0, 1, 401, dtype=torch.float64),), indexing="ij")
     D, slope = 1 - (1 - s) * w, 1 + epsilon * (1 - s)
     F_w, F_delta = (epsilon - slope * d) / D**2, (epsilon + w) / D
@@ -371,7 +386,8 @@ def _robust_logistic_weights(x: Tensor, y: Tensor, eps: float, weight: float) ->
 
 
 def _orthogonal(size: int, draw: torch.Generator) -> Tensor:
-    return torch.linalg.qr(torch.randn(size, size, generator=draw, dtype=torch.float64))[0]
+    Q: Tensor = torch.linalg.qr(torch.randn(size, size, generator=draw, dtype=torch.float64))[0]
+    return Q.contiguous()
 
 
 def _tensor(values: Any) -> Tensor:

@@ -23,7 +23,9 @@ def write_whole(path: str | Path, write: Callable[[Path], object]) -> Path:
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
     except OSError as error:
-        raise InputError(f"cannot write {path} ({error.strerror or error}): free the place or choose another") from error
+        raise InputError(
+            f"cannot write {path} ({error.strerror or error}): free the place or choose another"
+        ) from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)

@@ -15,7 +15,7 @@ from sihg.minimax.steps import StepSizes, operator_steps
 class Extragradient(Method[State]):
     """A look ahead, then a step from the old point with the gradient found there.
 
-    z_bar = prox[z^k - s F(z^k)],  z^{k+1} = prox[z^k - s F(z_bar)],  F = (grad_w phi, -grad_delta phi), s = (sigma, tau)
+    z_bar = prox[z^k - s F(z^k)],  z^{k+1} = prox[z^k - s F(z_bar)],  F = (grad_w phi, -grad_delta phi)
     """
 
     sigma: float
@@ -67,7 +67,8 @@ class EGPlus(Method[EGPlusState]):
 
     def step(self, oracle: Oracle, s: EGPlusState, i: int) -> EGPlusState:  # noqa: ARG002
         """One iteration."""
-        assert s.w_free is not None and s.delta_free is not None
+        assert s.w_free is not None
+        assert s.delta_free is not None
         h_w, h_delta = self._forward(oracle, s.w_free, s.delta_free)
         w, delta = oracle.prox_f(h_w, self.sigma), oracle.prox_g(h_delta, self.tau)
         bar_w, bar_delta = self._forward(oracle, w, delta)

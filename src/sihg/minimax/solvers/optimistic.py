@@ -1,4 +1,4 @@
-"""Optimistic gradient descent ascent (Popov 1980; Daskalakis et al. 2018), in its proximal form (Malitsky & Tam 2020)."""
+"""Optimistic descent ascent (Popov 1980; Daskalakis et al. 2018), in proximal form (Malitsky & Tam 2020)."""
 
 from dataclasses import dataclass
 

@@ -23,9 +23,9 @@ class SPDHGState(State):
 class SPDHG(Method[SPDHGState]):
     """For bilinear phi_i = <A_i w, delta_i> only.
 
-        w^{k+1} = prox_f^sigma[w^k - sigma z_bar^k]
-        delta_i^{k+1} = prox_{g_i}^tau[delta_i^k + tau A_i w^{k+1}],  i = i_k
-        z^{k+1} = z^k + dz,  z_bar^{k+1} = z^{k+1} + theta n dz,  dz = A_i^T (delta_i^{k+1} - delta_i^k)
+    w^{k+1} = prox_f^sigma[w^k - sigma z_bar^k]
+    delta_i^{k+1} = prox_{g_i}^tau[delta_i^k + tau A_i w^{k+1}],  i = i_k
+    z^{k+1} = z^k + dz,  z_bar^{k+1} = z^{k+1} + theta n dz,  dz = A_i^T (delta_i^{k+1} - delta_i^k)
     """
 
     sigma: float

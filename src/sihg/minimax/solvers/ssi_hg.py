@@ -79,7 +79,8 @@ class SSIHG(Method[SSIHGState]):
             return s.w, s.delta
         before = oracle.replace(s.delta.clone(), s.i, s.old)
         problem = oracle.problem
-        return s.w, implicit(problem, s.w, before, self.tau, problem.all, oracle.curvature).point
+        step = implicit(problem, s.w, before, self.tau, problem.all, oracle.curvature, problem.gradient_delta)
+        return s.w, step.point
 
     @classmethod
     def choose(cls, problem: Problem, constants: Constants) -> StepSizes:

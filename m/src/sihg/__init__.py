@@ -1,1 +1,0 @@
-"""Semi-implicit hybrid gradient methods for minimax optimisation and adversarially robust training."""
