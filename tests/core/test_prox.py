@@ -317,6 +317,7 @@ def test_rounded_prox_is_feasible_and_on_its_face(
     z, c = (size * torch.randn(8, d, dtype=dtype, generator=generator) for _ in range(2))
     z[1] = z[1, 0]
     z[2, 1:] = z[2, 0] - 0.9 * size
+    z[3:6] = c[3:6] + z[3:6] / size  # as near the centre as the set is large
     h = make(c)
     p = h.prox(z, 0.5, batch=1)
     assert p.dtype == dtype
@@ -332,6 +333,20 @@ def test_simplex_keeps_exact_zeros_and_the_sum_whatever_the_size_of_z() -> None:
     torch.testing.assert_close(u, torch.tensor([[0.2, 0.8, 0.0, 0.0]] * 2), rtol=0, atol=2e-3)
     assert (u[:, 2:] == 0).all()
     torch.testing.assert_close(u.sum(1), torch.ones(2), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64], ids=str)
+@pytest.mark.parametrize("radius", [0.0, 0.1, 0.3, 1.7, 49.0])
+def test_a_ball_leaves_its_inside_exactly_alone(dtype: torch.dtype, radius: float) -> None:
+    z = 0.3 * radius * torch.rand(5, 4, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(L2Ball(radius).prox(z, 1.0, batch=1), z)
+
+
+def test_a_long_block_in_float32_lands_on_the_sphere() -> None:
+    z = torch.full((10**6, 2), 0.1).T
+    p = L2Ball(1.0).prox(z, 1.0, batch=1)
+    torch.testing.assert_close(p.double().norm(dim=1), torch.ones(2, dtype=F64), rtol=0, atol=1e-6)
+    assert (L2Ball(1.0).distance(p, z - p, batch=1) < 1e-3).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64], ids=str)

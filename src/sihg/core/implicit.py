@@ -33,7 +33,7 @@ def implicit_step(
     curvature: float,
     *,
     tolerance: float | None = None,
-    limit: int = 500,
+    limit: int = 200,
 ) -> Implicit:
     """Solve the implicit step by Picard iteration or FISTA, whichever suits q = tau * curvature.
 
@@ -90,11 +90,10 @@ def fista(
     s, m = 1 / (1 / tau + curvature), max(1 / tau - curvature, 0.0)
     beta_limit = (1 - (m * s) ** 0.5) / (1 + (m * s) ** 0.5)
     d = y = centre
-    t, size, error = 1.0, 0.0, float("inf")
+    t, error = 1.0, float("inf")
     for k in range(1, limit + 1):
         new = prox(y + s * (gradient(y) - (y - centre) / tau), s)
-        length = _size(new - y)
-        size = size if k > 1 else max(_size(centre), _size(new))
+        length, size = _size(new - y), max(_size(centre), _size(new))
         error = 2 * length / (s * m) if m > 0 else float("inf")
         # Without strong convexity (q >= 1) there is no bound; then a step lost in rounding has to do.
         if error <= tolerance * size or length <= 0.1 * tolerance * size:

@@ -246,7 +246,7 @@ class L2Ball(Convex):
     def prox(self, z: Tensor, eta: float, batch: int = 0) -> Tensor:
         """centre + (z - centre) min{1, radius / ||z - centre||}."""
         y = _rows(_plus(z, self.centre, -1.0), batch)
-        y = y * (self.radius / _norm(y).clamp(min=max(self.radius, _TINY)))  # _TINY: radius 0 must not give 0 / 0
+        y = y / (_norm(y).clamp(min=max(self.radius, _TINY)) / self.radius)  # _TINY: radius 0 must not give 0 / 0
         return _plus(y.reshape(z.shape), self.centre)
 
     def _terms(self, u: Tensor, batch: int, slack: Parameter) -> Tensor:
@@ -282,7 +282,7 @@ class Simplex(Convex):
         y = y - y.amax(-1, keepdim=True)  # what stays positive is now of the size of total: a large z loses no digits
         sums = y.sort(dim=-1, descending=True).values.cumsum(-1)
         u = torch.relu(y - ((sums - self.total) / _ranks(y)).amax(-1, keepdim=True))
-        return (u * (self.total / u.sum(-1, keepdim=True))).reshape(z.shape)  # undoes the rounding of a long cumsum
+        return (u / (u.sum(-1, keepdim=True) / self.total)).reshape(z.shape)  # undoes the rounding of a long cumsum
 
     def _terms(self, u: Tensor, batch: int, slack: Parameter) -> Tensor:
         rounding, u = _rows(slack + _rounding(u, u), batch), _rows(u, batch)
@@ -295,10 +295,10 @@ class Simplex(Convex):
         support, v = _rows(u, batch) > 0, _rows(v, batch)
         v = v - v.amax(-1, keepdim=True)
         # The best t is the mean of v over the support and the k largest entries off it: the largest such mean over k.
+        # Ranks below the size of the support give its sum, <= 0 after the shift, over too few: never the largest.
         size, ranks = support.sum(-1, keepdim=True), _ranks(v)
         off = v.masked_fill(support, math.inf).sort(dim=-1, descending=True).values.masked_fill(ranks <= size, 0.0)
-        means = (off.cumsum(-1) + (v * support).sum(-1, keepdim=True)) / ranks
-        r = v - means.masked_fill(ranks < size, -math.inf).amax(-1, keepdim=True)
+        r = v - ((off.cumsum(-1) + (v * support).sum(-1, keepdim=True)) / ranks).amax(-1, keepdim=True)
         return torch.where(support, r, r.clamp(min=0.0)) + self._terms(u, batch, slack)
 
 

@@ -165,7 +165,8 @@ class _Run:
                 s = method.step(oracle, s, next(blocks))
             except DivergedError as error:
                 self._record_if_new(k - 1, s, seconds)
-                return f"diverged at iteration {k}: {error} is not finite, the last finite iterate is kept; lower the steps"
+                kept = "the last finite iterate is kept"
+                return f"diverged at iteration {k}: {error} is not finite, {kept}; lower the step sizes"
             seconds += time.perf_counter() - start
             self.at = replace(
                 self.at,

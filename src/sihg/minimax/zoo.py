@@ -162,17 +162,30 @@ def quadratic(
 
     P, Q = curvature(m), torch.stack([curvature(dimension) for _ in range(n)])
     A = coupling * _orthogonal(m, draw).view(n, dimension, m)
+    identity = torch.eye(dimension, dtype=P.dtype)
     w_star = torch.randn(m, generator=draw, dtype=P.dtype)
     delta_star = torch.randn(n, dimension, generator=draw, dtype=P.dtype)
 
     def phi(w: Tensor, delta: Tensor, index: Tensor) -> Tensor:
         u, d = w - w_star, delta - delta_star[index]
-        Au, Qd = A[index] @ u, (Q[index] @ d[:, :, None]).squeeze(2)
-        return u @ (P @ u) / (2 * n) + ((Au - Qd / 2) * d).sum(1)
+        return u @ (P @ u) / (2 * n) + ((A[index] @ u - _each(Q[index], d) / 2) * d).sum(1)
+
+    def grad_w(w: Tensor, delta: Tensor, index: Tensor) -> Tensor:
+        d = (delta - delta_star[index]).reshape(-1)
+        return len(index) / n * (P @ (w - w_star)) + d @ A[index].view(-1, m)
+
+    def grad_delta(w: Tensor, delta: Tensor, index: Tensor) -> Tensor:
+        return A[index] @ (w - w_star) - _each(Q[index], delta - delta_star[index])
+
+    def closed_form(w: Tensor, centre: Tensor, tau: float, index: Tensor) -> Tensor:
+        right = centre - delta_star[index] + tau * (A[index] @ (w - w_star))
+        return delta_star[index] + torch.linalg.solve(identity + tau * Q[index], right)
 
     constants = Constants(L11=largest, L12=coupling, L22=largest, mu=2 * least)
     zeros = torch.zeros(m, dtype=P.dtype), torch.zeros(n, dimension, dtype=P.dtype)
-    return Problem(phi, *zeros, constants=constants), Solution(w_star, delta_star)
+    by_hand = Gradients(grad_w, grad_delta)
+    problem = Problem(phi, *zeros, constants=constants, closed_form=closed_form, by_hand=by_hand)
+    return problem, Solution(w_star, delta_star)
 
 
 @_named("weak-mvi")
@@ -383,6 +396,11 @@ def _robust_logistic_weights(x: Tensor, y: Tensor, eps: float, weight: float) ->
         if torch.equal(torch.sign(w), before):
             return w
     raise InputError("robust-logistic: a weight of the answer is zero, where this reference fails: lower eps")
+
+
+def _each(matrices: Tensor, vectors: Tensor) -> Tensor:
+    """Row i is matrix i times vector i."""
+    return (matrices @ vectors[:, :, None]).squeeze(2)
 
 
 def _orthogonal(size: int, draw: torch.Generator) -> Tensor:

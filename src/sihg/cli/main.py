@@ -1,0 +1,44 @@
+"""`sihg`: finds the command and turns errors into one line and an exit code."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from sihg import __version__
+from sihg.cli import report, solve
+from sihg.errors import SihgError
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line; nothing heavy is imported for it."""
+    parser = argparse.ArgumentParser(
+        prog="sihg",
+        description="Semi-implicit hybrid gradient methods: solve minimax problems and compare solvers.",
+        epilog="`sihg COMMAND --help` tells more. Exit codes: 0 done, 2 a mistake in what was asked, 130 interrupted.",
+    )
+    parser.add_argument("--version", action="version", version=f"sihg {__version__}")
+    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
+    for command in (solve, report):
+        command.add_parser(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; give its exit code."""
+    args = build_parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except SihgError as error:
+        print(f"sihg: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("sihg: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output, such as `head`, has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

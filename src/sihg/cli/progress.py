@@ -1,0 +1,47 @@
+"""Progress on standard error: a bar on a terminal, a plain line now and then elsewhere."""
+
+import sys
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+class Bar:
+    """One task's progress; `update` may be called as often as you like."""
+
+    def __init__(self, name: str, total: int) -> None:
+        self.name, self.total = name, total
+        console = Console(stderr=True)
+        self._rich = None
+        if console.is_terminal:
+            columns = (
+                TextColumn("{task.description:14}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[note]}"),
+            )
+            self._rich = Progress(*columns, console=console, transient=True)
+            self._task = self._rich.add_task(name, total=total, note="")
+        self._next = time.monotonic() + SECONDS_BETWEEN_LINES
+
+    def update(self, done: int, note: str) -> None:
+        """Say how far it is."""
+        if self._rich is not None:
+            self._rich.update(self._task, completed=done, note=note)
+        elif time.monotonic() >= self._next:
+            self._next = time.monotonic() + SECONDS_BETWEEN_LINES
+            print(f"{self.name}: {done} of {self.total} iterations, {note}", file=sys.stderr, flush=True)
+
+    def __enter__(self) -> "Bar":
+        if self._rich is not None:
+            self._rich.start()
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        if self._rich is not None:
+            self._rich.stop()

@@ -1,0 +1,173 @@
+"""`sihg solve`: run methods on a minimax problem, side by side."""
+
+import argparse
+import json
+import shlex
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sihg.cli.numbers import number, whole
+from sihg.errors import InputError
+
+if TYPE_CHECKING:
+    from sihg.experiments.comparison import Comparison
+
+DEFAULT_ITERATIONS = 2000
+EPILOG = """examples:
+  sihg solve --list
+  sihg solve forsaken --method ssi-hg,extragradient,gda --out runs/forsaken
+  sihg solve ridge --set n=16 --set samples=800 --iterations 5000 --json
+  sihg solve mypackage.problems:make --sigma 0.1 --tau 0.05
+  sihg solve --resume runs/forsaken --iterations 1e5
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "solve",
+        help="solve a minimax problem by one or more methods",
+        description="Run methods on a problem of the zoo, or on your own, and compare where they get to.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    what = parser.add_argument_group("what to solve")
+    what.add_argument(
+        "problem",
+        nargs="?",
+        metavar="PROBLEM",
+        help="a name of the zoo, or package.module:callable giving a sihg.Problem",
+    )
+    what.add_argument("--list", action="store_true", help="list problems and methods, and stop")
+    what.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="an option of the problem; repeat"
+    )
+    how = parser.add_argument_group("how")
+    how.add_argument("--method", default="ssi-hg", metavar="A,B,C", help="methods, by comma (default: ssi-hg)")
+    how.add_argument(
+        "--iterations", type=whole, metavar="N", help=f"iterations of each method (default: {DEFAULT_ITERATIONS})"
+    )
+    how.add_argument("--tolerance", type=number, metavar="T", help="stop once the saddle norm is at most T")
+    how.add_argument("--seed", type=whole, default=0, metavar="S", help="seed of the drawn blocks (default: 0)")
+    for name, meaning in (("sigma", "step size of w"), ("tau", "step size of delta"), ("theta", "extrapolation")):
+        how.add_argument(f"--{name}", type=number, metavar="X", help=f"{meaning} (default: by the theorem)")
+    how.add_argument("--record-every", type=whole, metavar="N", help="measure every N iterations (default: 500 times)")
+    out = parser.add_argument_group("output")
+    out.add_argument("--json", action="store_true", help="print the summary as JSON instead of a table")
+    out.add_argument("--out", type=Path, metavar="DIR", help="write histories, states, figures and a page there")
+    out.add_argument("--overwrite", action="store_true", help="replace an earlier solve in DIR")
+    out.add_argument("--resume", type=Path, metavar="DIR", help="go on with the solve in DIR, to --iterations in all")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """List, solve or resume; print the table or the JSON."""
+    if args.list:
+        print(_listing(as_json=args.json))
+        return 0
+    # A process asked to end gets the same care as one that sees Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    comparison = _comparison(args)
+    interrupted = _run_all(comparison)
+    summary = comparison.summary()
+    if comparison.folder:
+        from sihg.report.solve import report_solve
+
+        report_solve(comparison.folder)
+    print(json.dumps(summary, indent=1, allow_nan=False) if args.json else _table(summary))
+    if comparison.folder:
+        print(f"report: {comparison.folder / 'index.html'}", file=sys.stderr)
+        if interrupted:
+            print(f"to go on: sihg solve --resume {shlex.quote(str(comparison.folder))}", file=sys.stderr)
+    return 130 if interrupted else 0
+
+
+def _run_all(comparison: "Comparison") -> bool:
+    """Run every method; tell whether Ctrl-C ended it."""
+    from sihg.cli.progress import Bar
+
+    for name in comparison.methods:
+        with Bar(name, comparison.iterations) as bar:
+            row = comparison.run(name, bar.update)
+        for message in row["warnings"]:
+            print(f"warning: {name}: {message}", file=sys.stderr)
+        if row["stopped"].startswith("interrupted"):
+            return True
+    return False
+
+
+def _table(summary: dict[str, Any]) -> str:
+    """The summary for people."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{summary['problem']} (n = {summary['n']}): {summary['about']}", title_justify="left")
+    for heading in ("method", "iterations", "gradients w / delta", "|F|^2", "distance", "seconds", "sigma", "tau"):
+        table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
+    table.add_column("stopped")
+    for row in summary["methods"]:
+        gradients = f"{row['w_gradients']} / {row['delta_gradients']}"
+        numbers = [_short(row[key]) for key in ("saddle_norm_squared", "distance", "seconds", "sigma", "tau")]
+        table.add_row(row["method"], str(row["iterations"]), gradients, *numbers, row["stopped"])
+    console = Console(width=max(Console().width, 140))
+    with console.capture() as capture:
+        console.print(table, markup=False)
+        for row in summary["methods"]:
+            console.print(f"{row['method']}: steps from {row['source']}", highlight=False, markup=False)
+    return capture.get().rstrip()
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def _comparison(args: argparse.Namespace) -> "Comparison":
+    from sihg.experiments.comparison import Comparison
+
+    if args.resume:
+        return Comparison.resumed(args.resume, args.iterations)
+    if not args.problem:
+        raise InputError("no problem named: `sihg solve --list` shows what there is")
+    return Comparison.new(
+        problem=args.problem,
+        options=dict(_option(text) for text in args.set),
+        methods=[name.strip() for name in args.method.split(",") if name.strip()],
+        iterations=DEFAULT_ITERATIONS if args.iterations is None else args.iterations,
+        seed=args.seed,
+        tolerance=args.tolerance,
+        record_every=args.record_every,
+        steps={name: getattr(args, name) for name in ("sigma", "tau", "theta") if getattr(args, name) is not None},
+        folder=args.out,
+        overwrite=args.overwrite,
+    )
+
+
+def _option(text: str) -> tuple[str, Any]:
+    """KEY=VALUE, the value a number where it looks like one."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise InputError(f"--set {text!r} is not of the form KEY=VALUE, such as n=16")
+    try:
+        return key, int(value)
+    except ValueError:
+        try:
+            return key, number(value)
+        except argparse.ArgumentTypeError:
+            return key, value
+
+
+def _listing(*, as_json: bool) -> str:
+    from sihg.minimax import METHODS, zoo
+
+    problems = [{"name": name, "about": zoo.about(name), "options": zoo.options(name)} for name in zoo.names()]
+    methods = [{"name": name, "about": (kind.__doc__ or "").splitlines()[0]} for name, kind in METHODS.items()]
+    if as_json:
+        return json.dumps({"problems": problems, "methods": methods}, indent=1)
+    lines = ["problems (--set changes their options):"]
+    for problem in problems:
+        options = ", ".join(f"{k}={v}" for k, v in zoo.options(str(problem["name"])).items() if v is not None)
+        lines += [f"  {problem['name']:20} {problem['about']}"] + ([f"  {'':20} {options}"] if options else [])
+    lines += ["", "methods:"] + [f"  {method['name']:20} {method['about']}" for method in methods]
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""Folders of results turned into figures, tables and one HTML page; nothing here needs torch."""

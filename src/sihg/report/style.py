@@ -1,0 +1,89 @@
+"""How figures look and how they are saved: the same input gives the same bytes."""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
+
+import matplotlib.style
+from matplotlib.figure import Figure
+
+from sihg.runs.files import write_whole
+
+INK, QUIET, FAINT = "#1f2328", "#6e7781", "#d0d7de"
+DOTS_PER_INCH = 200
+
+
+class Look(NamedTuple):
+    """The colour and the marker of a method, the same in every figure."""
+
+    colour: str
+    marker: str
+
+
+# Okabe and Ito's palette, safe for colour-blind eyes; wine stands in for its yellow, which is too pale on white.
+LOOKS = {
+    "ssi-hg": Look("#0072b2", "o"),
+    "dsi-hg": Look("#56b4e9", "s"),
+    "spdhg": Look("#009e73", "D"),
+    "gda": Look("#d55e00", "X"),
+    "mgda": Look("#e69f00", "P"),
+    "extragradient": Look("#cc79a7", "p"),
+    "eg+": Look("#000000", "h"),
+    "optimistic": Look("#882255", "d"),
+}
+OTHERS = (Look("#44aa99", "<"), Look("#999933", ">"), Look("#332288", "8"), Look("#aa4499", "H"))
+
+SETTINGS = {
+    "agg.path.chunksize": 5000,  # long paths are drawn in pieces, which spares memory
+    "axes.axisbelow": True,
+    "axes.edgecolor": QUIET,
+    "axes.labelcolor": INK,
+    "axes.labelsize": 10,
+    "axes.linewidth": 0.8,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlepad": 10,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "grid.color": "#eaeef2",
+    "grid.linewidth": 0.7,
+    "savefig.facecolor": "white",
+    "svg.fonttype": "path",
+    "svg.hashsalt": "sihg",
+    "text.color": INK,
+    "xtick.color": QUIET,
+    "xtick.labelcolor": INK,
+    "ytick.color": QUIET,
+    "ytick.labelcolor": INK,
+}
+
+
+def look(method: str) -> Look:
+    """The look of a method, by its name alone."""
+    return LOOKS.get(method) or OTHERS[crc32(method.encode()) % len(OTHERS)]
+
+
+def shown(text: str, most: int = 60) -> str:
+    """Text from outside as a figure can show it: printable, and not too long."""
+    text = "".join(c if c.isprintable() else " " for c in text)
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def save(draw: Callable[[], Figure], folder: Path, name: str) -> list[Path]:
+    """Draw a figure and write it as NAME.svg and NAME.png."""
+    with matplotlib.style.context(["default", SETTINGS]), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph .* missing from", UserWarning)  # a name in a script without glyphs
+        figure = draw()
+
+        def svg(path: Path) -> None:
+            figure.savefig(path, format="svg", dpi=DOTS_PER_INCH, metadata={"Date": None, "Creator": None})
+
+        def png(path: Path) -> None:
+            figure.savefig(path, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+
+        return [write_whole(folder / f"{name}.svg", svg), write_whole(folder / f"{name}.png", png)]

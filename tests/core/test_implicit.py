@@ -1,0 +1,73 @@
+"""The implicit step: both iterations reach the exact point, and their error bounds hold."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from sihg.core.implicit import Implicit, fista, implicit_step, picard
+from sihg.core.prox import Box, Zero
+
+TAU = 0.5
+
+
+def quadratic(curvature: float, size: int = 6) -> tuple[Tensor, Tensor, Tensor]:
+    """phi = v'd - d'Hd/2 with eigenvalues of H in [-curvature, curvature], H, v and a centre."""
+    draw = torch.Generator().manual_seed(3)
+    Q = torch.linalg.qr(torch.randn(size, size, generator=draw, dtype=torch.float64))[0]
+    H = Q @ torch.diag(torch.linspace(-curvature, curvature, size, dtype=torch.float64)) @ Q.T
+    return (
+        H,
+        torch.randn(size, generator=draw, dtype=torch.float64),
+        torch.randn(size, generator=draw, dtype=torch.float64),
+    )
+
+
+@pytest.mark.parametrize("q", [0.0, 0.01, 0.5, 0.79, 0.85, 0.99])
+def test_reaches_the_exact_point(q: float) -> None:
+    H, v, centre = quadratic(q / TAU)
+    exact = torch.linalg.solve(torch.eye(6, dtype=H.dtype) + TAU * H, centre + TAU * v)
+    found = implicit_step(lambda d: v - H @ d, Zero().prox, centre, TAU, q / TAU, limit=5000)
+    assert found.converged
+    torch.testing.assert_close(found.point, exact, rtol=1e-13, atol=1e-12)
+    if q == 0:
+        assert (found.steps, found.error) == (1, 0.0)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("q", [0.3, 0.7, 0.9])
+def test_error_bounds_hold(q: float, limit: int) -> None:
+    H, v, centre = quadratic(q / TAU)
+    box = Box(-0.6, 0.6)
+    exact = implicit_step(lambda d: v - H @ d, box.prox, centre, TAU, q / TAU, limit=5000).point
+
+    def error_of(found: Implicit) -> float:
+        return float((found.point - exact).norm())
+
+    by_fista = fista(lambda d: v - H @ d, box.prox, centre, TAU, q / TAU, tolerance=0, limit=limit)
+    assert error_of(by_fista) <= by_fista.error * (1 + 1e-12)
+    by_picard, _ = picard(lambda d: v - H @ d, box.prox, centre, TAU, q / TAU, tolerance=0, limit=limit)
+    assert error_of(by_picard) <= by_picard.error * (1 + 1e-12) + 1e-15
+    assert not by_fista.converged
+
+
+def test_an_estimate_too_low_is_noticed() -> None:
+    """Told of a fifth of the curvature, Picard does not contract; FISTA takes over and arrives."""
+    true = 1.5 / TAU  # tau L22 = 1.5, yet -phi is convex, so the step is well posed
+    H = torch.diag(torch.linspace(0.1, true, 6, dtype=torch.float64))
+    v, centre = torch.ones(6, dtype=torch.float64), torch.zeros(6, dtype=torch.float64)
+    exact = torch.linalg.solve(torch.eye(6, dtype=H.dtype) + TAU * H, centre + TAU * v)
+    found = implicit_step(lambda d: v - H @ d, Zero().prox, centre, TAU, true / 5, limit=5000)
+    assert found.converged
+    torch.testing.assert_close(found.point, exact, rtol=0, atol=1e-9)
+
+
+def test_float32_stops_at_its_own_precision() -> None:
+    H, v, centre = (t.float() for t in quadratic(0.5 / TAU))
+    found = implicit_step(lambda d: v - H @ d, Zero().prox, centre, TAU, 0.5 / TAU)
+    assert found.converged
+    assert found.steps < 40
+
+
+def test_out_of_steps_is_said() -> None:
+    H, v, centre = quadratic(0.7 / TAU)
+    assert not implicit_step(lambda d: v - H @ d, Zero().prox, centre, TAU, 0.7 / TAU, limit=3).converged

@@ -1,0 +1,109 @@
+"""Theorem 1 and Corollary 3 on the nonlinear weak-MVI family: the explicit bound, the rate, and what breaks them."""
+
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import Tensor
+
+from sihg.minimax import METHODS, Problem, Progress, measure, solve, steps, zoo
+from sihg.minimax.oracle import Oracle
+from sihg.minimax.solvers.ssi_hg import SSIHG, SSIHGState
+
+SEEDS = 20
+RADIUS = 2.5
+# n: iterations, and how many of them are measured (a sum over every k-th one times k)
+RUNS = {1: (2000, 1), 4: (4000, 4), 16: (40_000, 40)}
+
+
+@dataclass
+class Sums:
+    """Squared saddle norms along a run, each standing for `every` iterations."""
+
+    norms: np.ndarray
+    every: int
+    largest_radius: float
+
+    def total(self) -> float:
+        return float(self.norms.sum() * self.every)
+
+    def slope_of_the_running_average(self) -> float:
+        """d log(mean of the first K) / d log K over the last half of the run."""
+        k = np.arange(1, len(self.norms) + 1)
+        average = np.cumsum(self.norms) / k
+        half = len(k) // 2
+        return float(np.polyfit(np.log(k[half:]), np.log(average[half:]), 1)[0])
+
+
+def run(problem: Problem, iterations: int, every: int, method: str = "ssi-hg", **settings: Any) -> Sums:
+    largest = 0.0
+
+    def watch(progress: Progress) -> None:
+        nonlocal largest
+        if progress.iteration % 20 == 0 or progress.row is not None:
+            largest = max(largest, float(progress.state.w.norm()), float(progress.state.delta.norm()))
+
+    result = solve(problem, method, iterations=iterations, record_every=every, callback=watch, **settings)
+    norms = np.array(result.history["saddle_norm_squared"][1:])
+    return Sums(norms if result.stopped.endswith("done") else np.append(norms, inf), every, largest)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [range(10), range(10, 20)], ids=["first", "second"])
+@pytest.mark.parametrize("n", [1, 4, 16])
+def test_bound_rate_and_radius(n: int, seeds: range) -> None:
+    problem, bound, chosen = instance(n)
+    iterations, every = RUNS[n]
+    assert steps.hybrid_condition(chosen, problem.constants, n, is_bilinear=False)
+    assert 0 < bound < inf
+    sums = [run(problem, iterations, every, seed=seed) for seed in (seeds if n > 1 else seeds[:1])]
+    assert np.mean([s.total() for s in sums]) <= bound
+    assert np.mean([s.slope_of_the_running_average() for s in sums]) <= -0.95
+    assert max(s.largest_radius for s in sums) <= RADIUS
+
+
+class WithoutCorrection(SSIHG):
+    """SSI-HG without the (n-1) term: q^k = grad_w phi(w^{k-1}, delta^{k-1})."""
+
+    def _gradients(self, oracle: Oracle, s: SSIHGState) -> tuple[Tensor, Tensor | None]:
+        return super()._gradients(oracle, s)[0], None
+
+
+@pytest.mark.parametrize("n", [4, 16])
+def test_without_the_correction_the_bound_is_violated(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METHODS, "without", WithoutCorrection)
+    problem, bound, chosen = instance(n)
+    sums = run(problem, 6000, 20, "without", sigma=chosen.sigma, tau=chosen.tau, theta=1.0)
+    assert sums.total() > bound
+
+
+@pytest.mark.parametrize("n", [1, 4, 16])
+@pytest.mark.filterwarnings("ignore::sihg.errors.StepSizeWarning")  # theta = 0 is outside, which is the point
+def test_without_the_hybrid_gradient_the_bound_is_violated(n: int) -> None:
+    problem, bound, chosen = instance(n)
+    assert run(problem, 4000, 20, sigma=chosen.sigma, tau=chosen.tau, theta=0.0).total() > bound
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_gda_converges_at_no_step_of_a_grid(n: int) -> None:
+    problem = instance(n)[0]
+    start = measure.saddle_norm_squared(problem, problem.w_form(problem.w0), problem.delta_form(problem.delta0))
+    ends = []
+    for sigma in (0.003, 0.01, 0.03, 0.1, 0.3):
+        for tau in (0.003, 0.01, 0.03, 0.1, 0.3):
+            ends.append(run(problem, 3000, 3000, "gda", sigma=sigma, tau=tau).norms[-1])
+    assert min(ends) > start / 2
+    assert run(problem, 3000, 3000).norms[-1] < start / 1e4
+
+
+def instance(n: int) -> tuple[Problem, float, steps.StepSizes]:
+    benchmark = zoo.get("weak-mvi-nonlinear", n=n, radius=RADIUS)
+    assert benchmark.solution is not None
+    chosen = SSIHG.choose(benchmark.problem, benchmark.constants)
+    return (
+        benchmark.problem,
+        measure.explicit_bound(benchmark.problem, *benchmark.solution, chosen.sigma, chosen.tau),
+        chosen,
+    )
