@@ -254,6 +254,17 @@ def test_trajectories_may_leave_for_good(make: Make) -> None:
     report_solve(folder)
 
 
+def test_a_field_without_solution_or_box_on_a_long_window(make: Make) -> None:
+    folder = make(plane=True)
+    grid = [10.0 * k for k in range(11)]
+    zero_and_null: list[list[float | None]] = [[0.0, None, *[1.0] * 9]] * 11
+    field = json.loads((folder / "field.json").read_text())
+    field |= {"w": grid, "dw": zero_and_null, "ddelta": zero_and_null, "solution": None, "box": None}
+    (folder / "field.json").write_text(json.dumps(field))
+    (folder / "eg+" / "trajectory.csv").write_text("iteration,w,delta\n")
+    assert folder / "trajectories.svg" in report_solve(folder)
+
+
 def test_errors_name_the_file_and_the_remedy(make: Make, tmp_path: Path) -> None:
     folder = make(plane=True)
 

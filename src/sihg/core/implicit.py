@@ -96,8 +96,10 @@ def fista(
         length, size = _size(new - y), max(_size(centre), _size(new))
         error = 2 * length / (s * m) if m > 0 else float("inf")
         # Without strong convexity (q >= 1) there is no bound; then a step lost in rounding has to do.
-        if error <= tolerance * size or length <= 0.1 * tolerance * size:
+        if error <= tolerance * size or length <= 0.25 * tolerance * size:
             return Implicit(new, k, error, True)
+        if float((y - new) @ (new - d)) > 0:  # momentum points uphill: restart, which finds unknown strong convexity
+            t = 1.0
         t, before = (1 + (1 + 4 * t * t) ** 0.5) / 2, t
         y, d = new + min((before - 1) / t, beta_limit) * (new - d), new
     return Implicit(d, limit, error, False)

@@ -23,7 +23,8 @@ class Oracle:
         self.n = problem.n
         self.curvature = curvature  # L22, known or estimated
         self.w_gradients, self.delta_gradients = w_gradients, delta_gradients
-        self.implicit_steps, self.implicit_error, self.unsolved = 0, 0.0, 0
+        self.implicit_steps, self.implicit_error = 0, 0.0
+        self.unsolved: list[float] = []  # the errors of implicit steps that ran out of iterations
 
     # Gradients of phi
 
@@ -77,7 +78,8 @@ class Oracle:
         result = implicit(self.problem, w, centre, tau, index, self.curvature, self.gradient_delta_of)
         self.implicit_steps = (self.delta_gradients - before) // len(index.numbers)
         self.implicit_error = result.error
-        self.unsolved += not result.converged
+        if not result.converged:
+            self.unsolved.append(result.error)
         return _finite("delta", result.point)
 
     # Blocks

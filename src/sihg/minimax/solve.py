@@ -124,8 +124,8 @@ def solve(
             stopped = run.go(iterations, sequence, interrupted)
     if oracle.unsolved:
         warnings.warn(
-            f"{oracle.unsolved} implicit steps ended short of their tolerance (the last within "
-            f"{oracle.implicit_error:.2g}): lower tau",
+            f"{len(oracle.unsolved)} implicit steps ended short of their tolerance (the worst within "
+            f"{max(oracle.unsolved):.2g}): lower tau",
             EstimateWarning,
             stacklevel=2,
         )

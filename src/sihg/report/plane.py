@@ -74,7 +74,7 @@ def _draw(axes: Axes, run: MethodRun, window: Window, order: int) -> Line2D:
     colour, marker = look(run.method)
     name, zorder = shown(run.method, 13), 4 - order / 100
     path = reachable(run.path, window) if run.path is not None else np.empty((0, 2))
-    drawn = path[spaced(path, max(window[1] - window[0], window[3] - window[2]) / 1000)]
+    drawn = path[spaced(path / [window[1] - window[0], window[3] - window[2]], 0.001)]
     axes.plot(
         *drawn.T,
         color=colour,

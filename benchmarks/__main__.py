@@ -1,0 +1,61 @@
+"""`python -m benchmarks [name ...] [--out DIR]`: run benchmarks, print their tables, keep them as JSON."""
+
+import argparse
+import json
+import os
+from dataclasses import asdict
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+BENCHMARKS = {
+    "iteration_cost": "one SSI-HG iteration in full gradients, and against the number of blocks",
+    "spdhg_peers": "SSI-HG and SPDHG against ODL's SPDHG: the same iterates, and the time",
+}
+
+
+def main() -> None:
+    listed = "\n".join(f"  {name:16}{about}" for name, about in BENCHMARKS.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=f"Run benchmarks (all unless named):\n{listed}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", metavar="name", choices=[*BENCHMARKS, []], help="which to run")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where to write NAME.json and figures")
+    parser.add_argument("--repetitions", type=int, default=7, metavar="R", help="timed runs of each (default 7)")
+    parser.add_argument("--threads", type=int, default=1, metavar="T", help="threads of every library (default 1)")
+    chosen = parser.parse_args()
+    for library in ("OMP", "MKL", "OPENBLAS"):  # read when NumPy and PyTorch are imported, which is why that is later
+        os.environ[f"{library}_NUM_THREADS"] = str(chosen.threads)
+    for name in chosen.names or BENCHMARKS:
+        run(name, chosen.repetitions, chosen.threads, chosen.out)
+
+
+def run(name: str, repetitions: int, threads: int, out: Path | None) -> None:
+    """Run one benchmark; print its tables and write them into `out`."""
+    from benchmarks.timing import shown, text
+    from sihg.runs.environment import environment
+    from sihg.runs.files import write_text
+
+    report = import_module(f"benchmarks.{name}").run(repetitions, out)
+    made_with = {**environment(), "odl": _version("odl"), "threads": str(threads)}
+    print(f"\n{name}\nclaim: {report.claim}: {'holds' if report.holds else 'DOES NOT HOLD'}")
+    for key, value in {**report.about, **made_with}.items():
+        print(f"  {key}: {shown(value)}")
+    for title, rows in report.tables.items():
+        print(f"\n{title}\n{text(rows)}")
+    if out:
+        content = {"benchmark": name, **asdict(report), "environment": made_with}
+        print(f"\nwritten: {write_text(out / f'{name}.json', json.dumps(content, indent=1))}")
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Timing side by side, so that whatever else the machine does falls on all alike; and what a benchmark reports."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, NamedTuple
+
+
+class Ratio(NamedTuple):
+    """A quotient of times: its median, least and largest over the repetitions."""
+
+    median: float
+    least: float
+    largest: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} ({self.least:.2f}-{self.largest:.2f})"
+
+
+Value = str | float | Ratio
+Row = Mapping[str, Value]
+
+
+@dataclass(frozen=True)
+class Timed:
+    """The repetitions of one callable: seconds by the clock and of this process's processors, and what it last gave."""
+
+    wall: list[float]
+    cpu: list[float]
+    value: Any
+
+    def milliseconds(self, iterations: int) -> float:
+        """The median wall time of one of so many iterations."""
+        return 1e3 * median(self.wall) / iterations
+
+    def over(self, other: "Timed") -> tuple[Ratio, Ratio]:
+        """This one's time over another's, repetition by repetition: by the clock, and of the processor."""
+        return _ratio(self.wall, other.wall), _ratio(self.cpu, other.cpu)
+
+
+def interleaved(calls: Mapping[str, Callable[[], Any]], repetitions: int) -> dict[str, Timed]:
+    """Time the callables in turn, every repetition starting with another one; a first run of each is not counted."""
+    timed = {name: Timed([], [], call()) for name, call in calls.items()}
+    names = list(calls)
+    for repetition in range(repetitions):
+        first = repetition % len(names)
+        for name in names[first:] + names[:first]:
+            wall, cpu = time.perf_counter(), time.process_time()
+            value = calls[name]()
+            cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+            before = timed[name]
+            timed[name] = Timed([*before.wall, wall], [*before.cpu, cpu], value)
+    return timed
+
+
+@dataclass(frozen=True)
+class Report:
+    """A benchmark's claim, whether this run bears it out, what was run, and tables by title."""
+
+    claim: str
+    holds: bool
+    about: Mapping[str, Value]
+    tables: Mapping[str, Sequence[Row]]
+
+
+def text(rows: Sequence[Row]) -> str:
+    """Rows as a plain table, numbers to the right."""
+    columns = []
+    for name, first in rows[0].items():
+        cells = [name, *(shown(row[name]) for row in rows)]
+        width = max(map(len, cells))
+        columns.append([cell.ljust(width) if isinstance(first, str) else cell.rjust(width) for cell in cells])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
+
+
+def shown(value: Value) -> str:
+    """A value as tables show it."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _ratio(above: Sequence[float], below: Sequence[float]) -> Ratio:
+    quotients = [a / b for a, b in zip(above, below, strict=True)]
+    return Ratio(median(quotients), min(quotients), max(quotients))

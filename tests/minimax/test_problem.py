@@ -1,0 +1,102 @@
+"""Problems refuse what cannot work, with the value and the remedy."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from sihg.core.prox import Box, L1, SquaredL2
+from sihg.errors import InputError
+from sihg.minimax import LinearMap, Problem
+from sihg.minimax.problem import Gradients
+
+W, D = torch.ones(3), torch.ones(2, 3)
+
+
+def inner(w: Tensor, delta: Tensor, index: Tensor) -> Tensor:  # noqa: ARG001
+    return delta @ w
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"w0": [1.0]}, "w0 must be a tensor or a dict of tensors, got list"),
+        ({"w0": {}}, r"got dict \(empty\)"),
+        ({"delta0": 3}, "delta0 must be a tensor .* or a list of n tensors, got int"),
+        ({"delta0": torch.tensor(1.0)}, r"delta0 must have shape \(n, ...\) with n >= 1, got \(\)"),
+        ({"delta0": torch.ones(0, 3)}, r"got \(0, 3\)"),
+        ({"w0": torch.ones(3, dtype=torch.int64)}, "w0 must be floating point of one dtype .* got torch.int64"),
+        ({"w0": torch.ones(3, dtype=torch.float64)}, "w0 is torch.float64 on cpu, delta0 torch.float32 on cpu"),
+        ({"w0": torch.tensor([1.0, float("nan"), 1.0])}, "w0 has 1 values that are not finite"),
+        ({"delta0": torch.full((2, 3), float("inf"))}, "delta0 has 6 values that are not finite"),
+        (
+            {"coupling": lambda w, d, i: (d @ w).sum()},
+            r"shape \(2,\), one phi_i for each entry of index, got shape \(\)",
+        ),
+        ({"coupling": lambda w, d, i: (d @ w)[:1]}, r"got shape \(1,\)"),
+        ({"coupling": lambda w, d, i: 3.0}, "got float"),
+        ({"coupling": lambda w, d, i: (d @ w) / 0}, "coupling gives inf for block 0"),
+        ({"coupling": lambda w, d, i: (d @ w).detach()}, "do not detach"),
+        (
+            {"coupling": lambda w, d, i: torch.arange(1.0, len(i) + 1) * (d @ w)},
+            "row k of delta belongs to block index",
+        ),
+        ({"f": 3.0}, "f must be a convex function of sihg.core.prox, got float"),
+        ({"f": {"a": L1()}}, r"f has the keys \['a'\], w0 has \[\]"),
+        ({"g": [L1()]}, "g is a list of 1 functions for 2 blocks"),
+        ({"g": [L1(), None, 3]}, "g is a list of 3 functions for 2 blocks"),
+        ({"g": Box(torch.zeros(5), torch.ones(5))}, "g does not fit the shape of its variable"),
+        ({"f": SquaredL2(1.0, torch.zeros(2, 3))}, "f's prox gives 6 numbers for 3"),
+        ({"constants": {"L13": 1.0}}, r"constants \['L13'\]: known are L11"),
+        ({"constants": {"L11": float("nan")}}, "constant L11 must be finite and >= 0, got nan"),
+        ({"by_hand": Gradients(lambda w, d, i: d.sum(0), lambda w, d, i: -w.expand_as(d))}, "by_hand.delta is not"),
+    ],
+)
+def test_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Problem(**{"coupling": inner, "w0": W, "delta0": D, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"blocks": torch.ones(2, 3)}, r"blocks must have shape \(n, d, m\), got \(2, 3\)"),
+        ({"blocks": [LinearMap(lambda w: w, lambda d: d)]}, "give w0 and delta0"),
+        ({"blocks": torch.ones(2, 3, 4), "w0": torch.ones(5)}, r"block 0 has shape \(3, 4\), .* ask for \(3, 5\)"),
+        ({"blocks": torch.ones(2, 3, 4), "delta0": torch.ones(1, 3)}, "2 blocks but delta0 has 1"),
+        (
+            {"blocks": [LinearMap(lambda w: 2 * w, lambda d: d)], "w0": W, "delta0": torch.ones(1, 3)},
+            r"block 0: <A w, d> = .* but <w, A\^T d> = .*: correct the adjoint",
+        ),
+        (
+            {"blocks": [LinearMap(lambda w: w, lambda d: d[:2])], "w0": W, "delta0": torch.ones(1, 3)},
+            "adjoint 2 for 3",
+        ),
+    ],
+)
+def test_refused_bilinear(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Problem.bilinear(**arguments)
+
+
+def test_gradients_by_hand_are_used() -> None:
+    calls = []
+
+    def grad_w(w: Tensor, delta: Tensor, index: Tensor) -> Tensor:  # noqa: ARG001
+        calls.append(len(index))
+        return delta.sum(0)
+
+    def grad_delta(w: Tensor, delta: Tensor, index: Tensor) -> Tensor:  # noqa: ARG001
+        return w.expand_as(delta)
+
+    problem = Problem(inner, W, D, by_hand=Gradients(grad_w, grad_delta))
+    problem.gradient_w(problem.w0, problem.delta0, problem.all)
+    assert calls[-1] == 2
+
+
+def test_the_start_is_copied() -> None:
+    w0 = torch.ones(3)
+    problem = Problem(inner, w0, D)
+    w0.zero_()
+    assert problem.w0.sum() == 3
