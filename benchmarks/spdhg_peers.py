@@ -130,7 +130,7 @@ def ridge() -> Case:
     return Case(name, problem, {"ODL, MatrixOperator": Setup(operators, prox_f, prox_g)})
 
 
-def solvers(case: Case) -> dict[str, Callable[[], Iterate]]:
+def solvers(case: Case) -> Mapping[str, Callable[[], Iterate]]:
     """All solvers from zero, with SSI-HG's step sizes and one sequence of blocks."""
     problem, n = case.problem, case.problem.n
     steps = solve(problem, iterations=0, record_every=None).steps

@@ -5,14 +5,14 @@ from math import inf
 import pytest
 import torch
 
-from sihg.core.prox import Box, L1
+from sihg.core.prox import L1, Box
 from sihg.minimax import Problem, measure, zoo
 from tests.minimax.problems import nonlinear
 
 
 def test_saddle_norm_by_hand() -> None:
     """phi = w d, f = |w|, g the box [-1, 1]: inside, on a face and outside."""
-    problem = Problem(lambda w, d, i: (w * d).sum(1), torch.tensor([2.0]), torch.tensor([[0.5]]), L1(1.0), Box(-1, 1))
+    problem = Problem(lambda w, d, _: (w * d).sum(1), torch.tensor([2.0]), torch.tensor([[0.5]]), L1(1.0), Box(-1, 1))
 
     def norm_squared(w: float, delta: float) -> float:
         return measure.saddle_norm_squared(problem, torch.tensor([w]), torch.tensor([[delta]]))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sihg.core.prox import Box, L1, SquaredL2
+from sihg.core.prox import L1, Box, SquaredL2
 from sihg.errors import InputError
 from sihg.minimax import LinearMap, Problem
 from sihg.minimax.problem import Gradients
@@ -31,13 +31,13 @@ def inner(w: Tensor, delta: Tensor, index: Tensor) -> Tensor:  # noqa: ARG001
         ({"w0": torch.tensor([1.0, float("nan"), 1.0])}, "w0 has 1 values that are not finite"),
         ({"delta0": torch.full((2, 3), float("inf"))}, "delta0 has 6 values that are not finite"),
         (
-            {"coupling": lambda w, d, i: (d @ w).sum()},
+            {"coupling": lambda w, d, _: (d @ w).sum()},
             r"shape \(2,\), one phi_i for each entry of index, got shape \(\)",
         ),
-        ({"coupling": lambda w, d, i: (d @ w)[:1]}, r"got shape \(1,\)"),
-        ({"coupling": lambda w, d, i: 3.0}, "got float"),
-        ({"coupling": lambda w, d, i: (d @ w) / 0}, "coupling gives inf for block 0"),
-        ({"coupling": lambda w, d, i: (d @ w).detach()}, "do not detach"),
+        ({"coupling": lambda w, d, _: (d @ w)[:1]}, r"got shape \(1,\)"),
+        ({"coupling": lambda *_: 3.0}, "got float"),
+        ({"coupling": lambda w, d, _: (d @ w) / 0}, "coupling gives inf for block 0"),
+        ({"coupling": lambda w, d, _: (d @ w).detach()}, "do not detach"),
         (
             {"coupling": lambda w, d, i: torch.arange(1.0, len(i) + 1) * (d @ w)},
             "row k of delta belongs to block index",
@@ -50,7 +50,7 @@ def inner(w: Tensor, delta: Tensor, index: Tensor) -> Tensor:  # noqa: ARG001
         ({"f": SquaredL2(1.0, torch.zeros(2, 3))}, "f's prox gives 6 numbers for 3"),
         ({"constants": {"L13": 1.0}}, r"constants \['L13'\]: known are L11"),
         ({"constants": {"L11": float("nan")}}, "constant L11 must be finite and >= 0, got nan"),
-        ({"by_hand": Gradients(lambda w, d, i: d.sum(0), lambda w, d, i: -w.expand_as(d))}, "by_hand.delta is not"),
+        ({"by_hand": Gradients(lambda _w, d, _i: d.sum(0), lambda w, d, _: -w.expand_as(d))}, "by_hand.delta is not"),
     ],
 )
 def test_refused(arguments: dict[str, Any], message: str) -> None:

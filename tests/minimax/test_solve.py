@@ -17,7 +17,7 @@ from sihg.errors import EstimateWarning, InputError, StepSizeError, StepSizeWarn
 from sihg.minimax import METHODS, History, Problem, Progress, SolveState, measure, solve, zoo
 from tests.minimax.problems import nonlinear
 
-STEPS = {"sigma": 0.08, "tau": 0.05}
+STEPS: dict[str, Any] = {"sigma": 0.08, "tau": 0.05}
 
 
 def test_history_has_the_columns_and_the_ends() -> None:
@@ -105,7 +105,7 @@ def test_state_may_take_new_steps() -> None:
 
 def test_state_of_another_problem_or_method_or_damaged(tmp_path: Path) -> None:
     state = solve(nonlinear(4).problem(), "ssi-hg", **STEPS, iterations=3, record_every=None).state
-    with pytest.raises(InputError, match="state has 12 numbers of torch.float64 in delta, the problem 6"):
+    with pytest.raises(InputError, match=r"state has 12 numbers of torch.float64 in delta, the problem 6"):
         solve(nonlinear(2).problem(), "ssi-hg", state=state)
     with pytest.raises(InputError, match="state is of ssi-hg, not gda"):
         solve(nonlinear(4).problem(), "gda", state=state)
@@ -152,7 +152,7 @@ def test_tolerance_and_callback_stop() -> None:
     assert again.state.iteration == 13
     assert again.history["iteration"][-1] == 13
     assert benchmark.solution is not None
-    arrived = Problem(lambda w, d, i: (w * d).sum(1), torch.zeros(1), torch.zeros(1, 1))
+    arrived = Problem(lambda w, d, _: (w * d).sum(1), torch.zeros(1), torch.zeros(1, 1))
     assert solve(arrived, "gda", sigma=1, tau=1, tolerance=0.0).stopped.startswith("tolerance reached at the start")
 
 

@@ -20,7 +20,7 @@ def prox(p: Plain, w: Tensor, delta: Tensor) -> Pair:
     return p.f.prox(w, SIGMA), p.g.prox(delta, TAU, batch=1)
 
 
-def forward(p: Plain, at: Pair, gradients: Pair) -> Pair:
+def forward(at: Pair, gradients: Pair) -> Pair:
     return at[0] - SIGMA * gradients[0], at[1] + TAU * gradients[1]
 
 
@@ -30,7 +30,7 @@ def gradients(p: Plain, at: Pair) -> Pair:
 
 def gda(p: Plain, z: Pair) -> Pair:
     for _ in range(2):
-        z = prox(p, *forward(p, z, gradients(p, z)))
+        z = prox(p, *forward(z, gradients(p, z)))
     return z
 
 
@@ -45,26 +45,26 @@ def mgda(p: Plain, z: Pair) -> Pair:
 
 def extragradient(p: Plain, z: Pair) -> Pair:
     for _ in range(2):
-        ahead = prox(p, *forward(p, z, gradients(p, z)))
-        z = prox(p, *forward(p, z, gradients(p, ahead)))
+        ahead = prox(p, *forward(z, gradients(p, z)))
+        z = prox(p, *forward(z, gradients(p, ahead)))
     return z
 
 
 def eg_plus(p: Plain, z: Pair) -> Pair:
     ahead = z
     for _ in range(2):
-        h = forward(p, z, gradients(p, z))
+        h = forward(z, gradients(p, z))
         ahead = prox(p, *h)
-        h_ahead = forward(p, ahead, gradients(p, ahead))
+        h_ahead = forward(ahead, gradients(p, ahead))
         z = z[0] - 0.5 * (h[0] - h_ahead[0]), z[1] - 0.5 * (h[1] - h_ahead[1])
     return ahead
 
 
 def optimistic(p: Plain, z: Pair) -> Pair:
     first = gradients(p, z)
-    z = prox(p, *forward(p, z, first))
+    z = prox(p, *forward(z, first))
     second = gradients(p, z)
-    return prox(p, *forward(p, z, (2 * second[0] - first[0], 2 * second[1] - first[1])))
+    return prox(p, *forward(z, (2 * second[0] - first[0], 2 * second[1] - first[1])))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from sihg.minimax.solvers.ssi_hg import SSIHG, SSIHGState
 SEEDS = 20
 RADIUS = 2.5
 # n: iterations, and how many of them are measured (a sum over every k-th one times k)
-RUNS = {1: (2000, 1), 4: (4000, 4), 16: (40_000, 40)}
+RUNS = {1: (2000, 1), 4: (4000, 4), 16: (20_000, 20)}
 
 
 @dataclass
@@ -71,31 +71,46 @@ class WithoutCorrection(SSIHG):
         return super()._gradients(oracle, s)[0], None
 
 
-@pytest.mark.parametrize("n", [4, 16])
-def test_without_the_correction_the_bound_is_violated(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def violated_after(
+    problem: Problem, bound: float, method: str, steps_taken: steps.StepSizes, theta: float
+) -> int | None:
+    """The iteration at which the sum of squared saddle norms passes the bound; None within 4,000."""
+    total = 0.0
+
+    def add(progress: Progress) -> bool:
+        nonlocal total
+        total += 10 * progress.row["saddle_norm_squared"] if progress.row else 0.0
+        return total > bound
+
+    sigma, tau = used.sigma, used.tau
+    result = solve(problem, method, sigma=sigma, tau=tau, theta=theta, iterations=4000, callback=add)
+    return result.state.iteration if total > bound else None
+
+
+@pytest.mark.filterwarnings("ignore::sihg.errors.StepSizeWarning")  # theta = 0 is outside, which is the point
+@pytest.mark.parametrize("n", [1, 4, 16])
+def test_what_the_theorem_needs_is_needed(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With theta = 0, or without the (n-1) term, the bound is passed; as listed it is not."""
     monkeypatch.setitem(METHODS, "without", WithoutCorrection)
     problem, bound, chosen = instance(n)
-    sums = run(problem, 6000, 20, "without", sigma=chosen.sigma, tau=chosen.tau, theta=1.0)
-    assert sums.total() > bound
-
-
-@pytest.mark.parametrize("n", [1, 4, 16])
-@pytest.mark.filterwarnings("ignore::sihg.errors.StepSizeWarning")  # theta = 0 is outside, which is the point
-def test_without_the_hybrid_gradient_the_bound_is_violated(n: int) -> None:
-    problem, bound, chosen = instance(n)
-    assert run(problem, 4000, 20, sigma=chosen.sigma, tau=chosen.tau, theta=0.0).total() > bound
+    assert violated_after(problem, bound, "ssi-hg", chosen, 0.0) is not None
+    assert violated_after(problem, bound, "ssi-hg", chosen, 1.0) is None
+    assert (violated_after(problem, bound, "without", chosen, 1.0) is not None) is (n > 1)
 
 
 @pytest.mark.parametrize("n", [1, 4])
 def test_gda_converges_at_no_step_of_a_grid(n: int) -> None:
     problem = instance(n)[0]
     start = measure.saddle_norm_squared(problem, problem.w_form(problem.w0), problem.delta_form(problem.delta0))
-    ends = []
-    for sigma in (0.003, 0.01, 0.03, 0.1, 0.3):
-        for tau in (0.003, 0.01, 0.03, 0.1, 0.3):
-            ends.append(run(problem, 3000, 3000, "gda", sigma=sigma, tau=tau).norms[-1])
-    assert min(ends) > start / 2
-    assert run(problem, 3000, 3000).norms[-1] < start / 1e4
+    grid = (0.003, 0.01, 0.03, 0.1, 0.3)
+
+    def late(method: str, **given: float) -> float:
+        """The mean over the last half of the run, since on an orbit the norm goes up and down."""
+        norms = run(problem, 3000, 10, method, **given).norms
+        return float(norms[len(norms) // 2 :].mean())
+
+    assert min(late("gda", sigma=sigma, tau=tau) for sigma in grid for tau in grid) > start / 4
+    assert late("ssi-hg") < start / 100
 
 
 def instance(n: int) -> tuple[Problem, float, steps.StepSizes]:

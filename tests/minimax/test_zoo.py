@@ -5,6 +5,7 @@ from math import sqrt
 import pytest
 import torch
 
+from sihg.core.prox import SquaredL2
 from sihg.errors import InputError, UnknownNameError
 from sihg.minimax import measure, solve, steps, zoo
 
@@ -30,7 +31,7 @@ def random_point(benchmark: zoo.Benchmark, draw: torch.Generator, size: float) -
 
     def ball(like: torch.Tensor) -> torch.Tensor:
         x = torch.randn(like.shape, generator=draw, dtype=like.dtype)
-        return x / x.norm() * size * torch.rand((), generator=draw, dtype=like.dtype)
+        return x * float(size * torch.rand((), generator=draw) / x.norm())
 
     return problem.prox_f(ball(problem.w0), 1e-9), problem.prox_g(ball(problem.delta0), 1e-9, problem.all)
 
@@ -65,9 +66,8 @@ def operator_and_offset(benchmark: zoo.Benchmark, w: torch.Tensor, delta: torch.
     assert solution is not None
     F_w, F_delta = problem.gradients(w, delta)
     F_delta = -F_delta
-    for function, point, part in ((problem.f, w, F_w),):
-        if hasattr(function, "weight"):
-            part += function.weight * (point - function.centre)
+    if isinstance(problem.f, SquaredL2):
+        F_w = F_w + problem.f.weight * (w - problem.f.centre)
     if isinstance(problem.g, list):
         rows = problem.delta_layout.form(delta, problem.all.numbers)
         F_delta = F_delta + torch.cat([g.weight * (row - g.centre) for g, row in zip(problem.g, rows, strict=True)])  # type: ignore[attr-defined]
@@ -100,7 +100,7 @@ def test_strong_mvi_holds_with_mu(name: str) -> None:
 
 
 def test_rock_paper_scissors() -> None:
-    assert zoo.get("matrix-game").constants.L12 == pytest.approx(sqrt(3))
+    assert pytest.approx(sqrt(3)) == zoo.get("matrix-game").constants.L12
     other = zoo.get("matrix-game", payoff=torch.eye(2))
     assert other.solution is None
     result = solve(other.problem, "ssi-hg", iterations=500)
@@ -109,7 +109,7 @@ def test_rock_paper_scissors() -> None:
 
 
 def test_admissibility_as_stated() -> None:
-    """Inside Theorem 1: the family at n = 1, 4, 16, the ratio game, weak-mvi up to |b|/a near 0.031. Outside: the rest."""
+    """Inside Theorem 1: the family at n = 1, 4, 16, the ratio game, weak-mvi up to |b|/a near 0.031."""
     for name, options in [("weak-mvi-nonlinear", {"n": n}) for n in (1, 4, 16)] + [("ratio-game", {})]:
         c, n = zoo.get(name, **options).constants, options.get("n", 1)
         assert (c.rho or 0) < steps.largest_rho(L11=c.L11 or 0, L12=c.L12 or 0, n=n)[0]

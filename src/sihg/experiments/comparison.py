@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from math import isfinite
 from pathlib import Path
@@ -250,11 +251,20 @@ class _Watch:
 
 def _build(name: str, options: dict[str, Any]) -> zoo.Benchmark:
     """A problem of the zoo, or what a user's own callable gives."""
-    if ":" not in name:
-        try:
-            return zoo.get(name, **options)
-        except (TypeError, RuntimeError) as error:
-            raise InputError(f"{name} cannot be built with {options}: {error}") from error
+    make = partial(zoo.get, name) if ":" not in name else _own(name)
+    try:
+        made = make(**options)
+    except (TypeError, RuntimeError) as error:
+        raise InputError(f"{name} cannot be built with {options or 'no options'} ({error}): see --set") from error
+    if isinstance(made, Problem):
+        return zoo.Benchmark(name, "a problem of your own", made, None)
+    if isinstance(made, zoo.Benchmark):
+        return made
+    raise InputError(f"problem {name!r} gives a {type(made).__name__}: it must give a sihg.Problem or a zoo Benchmark")
+
+
+def _own(name: str) -> Callable[..., object]:
+    """The callable that package.module:callable names, looked for in the current folder too."""
     module, _, attribute = name.partition(":")
     sys.path.insert(0, str(Path.cwd()))
     try:
@@ -263,12 +273,9 @@ def _build(name: str, options: dict[str, Any]) -> zoo.Benchmark:
         raise InputError(f"problem {name!r} cannot be loaded ({error}): name package.module:callable") from error
     finally:
         sys.path.pop(0)
-    made = made(**options) if callable(made) else made
-    if isinstance(made, Problem):
-        return zoo.Benchmark(name, "a problem of your own", made, None)
-    if isinstance(made, zoo.Benchmark):
-        return made
-    raise InputError(f"problem {name!r} gives a {type(made).__name__}: it must give a sihg.Problem or a zoo Benchmark")
+    if not callable(made):
+        raise InputError(f"problem {name!r} is a {type(made).__name__}: name a callable that gives a sihg.Problem")
+    return made  # type: ignore[no-any-return]
 
 
 def _field(comparison: Comparison) -> dict[str, Any]:

@@ -179,7 +179,8 @@ def quadratic(
 
     def closed_form(w: Tensor, centre: Tensor, tau: float, index: Tensor) -> Tensor:
         right = centre - delta_star[index] + tau * (A[index] @ (w - w_star))
-        return delta_star[index] + torch.linalg.solve(identity + tau * Q[index], right)
+        step: Tensor = torch.linalg.solve(identity + tau * Q[index], right)
+        return delta_star[index] + step
 
     constants = Constants(L11=largest, L12=coupling, L22=largest, mu=2 * least)
     zeros = torch.zeros(m, dtype=P.dtype), torch.zeros(n, dimension, dtype=P.dtype)

@@ -1,0 +1,242 @@
+"""`sihg solve` and `sihg report` as people use them."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sihg.cli.main import main
+
+
+def run(*words: str) -> int:
+    return main(list(words))
+
+
+def test_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("solve", "--list") == 0
+    out = capsys.readouterr().out
+    assert "weak-mvi-nonlinear" in out
+    assert "eg+" in out
+    assert run("solve", "--list", "--json") == 0
+    listing = json.loads(capsys.readouterr().out)
+    assert len(listing["problems"]) == 12
+    assert {method["name"] for method in listing["methods"]} >= {
+        "ssi-hg",
+        "dsi-hg",
+        "spdhg",
+        "gda",
+        "mgda",
+        "optimistic",
+    }
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "solve",
+        "ridge",
+        "--set",
+        "n=2",
+        "--set",
+        "samples=20",
+        "--method",
+        "ssi-hg,gda",
+        "--iterations",
+        "1e2",
+        "--json",
+    ]
+    assert run(*words) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["problem"], summary["n"], summary["options"]) == ("ridge", 2, {"n": 2, "samples": 20})
+    first, second = summary["methods"]
+    assert (first["method"], first["iterations"], first["w_gradients"]) == ("ssi-hg", 100, 2 + 99)
+    assert first["theta"] < 1
+    assert second["theta"] is None
+    assert summary["command"].startswith("sihg solve ridge --method ssi-hg,gda --iterations 100 --seed 0")
+
+
+def test_table_and_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("solve", "weak-mvi", "--iterations", "20", "--sigma", "1/2", "--tau", "3") == 0
+    captured = capsys.readouterr()
+    assert "│ ssi-hg" in captured.out
+    assert "20 iterations done" in captured.out
+    assert "warning: ssi-hg: outside the theorem" in captured.err
+
+
+def test_out_leaves_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    words = ["solve", "weak-mvi", "--method", "ssi-hg,eg+", "--iterations", "50", "--out", str(out)]
+    assert run(*words) == 0
+    assert f"report: {out / 'index.html'}" in capsys.readouterr().err
+    for name in (
+        "config.json",
+        "summary.json",
+        "field.json",
+        "convergence.svg",
+        "trajectories.png",
+        "index.html",
+        "table.csv",
+    ):
+        assert (out / name).stat().st_size > 0
+    for name in ("history.json", "history.csv", "state.safetensors", "trajectory.csv"):
+        assert (out / "eg+" / name).stat().st_size > 0
+    assert len((out / "ssi-hg" / "trajectory.csv").read_text().splitlines()) == 1 + 51
+    assert run(*words) == 2
+    assert "holds an earlier solve: choose another folder, --overwrite it, or --resume it" in capsys.readouterr().err
+    assert run(*words, "--overwrite") == 0
+    assert run("report", str(out)) == 0
+    assert str(out / "index.html") in capsys.readouterr().out
+
+
+def columns(folder: Path) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = json.loads((folder / "history.json").read_text())["columns"]
+    return {name: values for name, values in found.items() if name != "seconds"}
+
+
+def same_records(one: Path, other: Path, method: str) -> None:
+    from safetensors.numpy import load_file
+
+    assert columns(one / method) == columns(other / method)
+    left, right = (load_file(folder / method / "state.safetensors") for folder in (one, other))
+    assert left.keys() == right.keys()
+    assert all((left[name] == right[name]).all() for name in left)
+
+
+@pytest.mark.parametrize(("problem", "method"), [("weak-mvi-nonlinear", "ssi-hg"), ("weak-mvi", "optimistic")])
+def test_resume_to_more_iterations_equals_one_run(problem: str, method: str, tmp_path: Path) -> None:
+    start = ["solve", problem, "--method", method, "--record-every", "7", "--seed", "3"]
+    assert run(*start, "--iterations", "60", "--out", str(tmp_path / "whole")) == 0
+    assert run(*start, "--iterations", "25", "--out", str(tmp_path / "parts")) == 0
+    assert run("solve", "--resume", str(tmp_path / "parts"), "--iterations", "60") == 0
+    same_records(tmp_path / "whole", tmp_path / "parts", method)
+    if problem == "weak-mvi":
+        whole, parts = ((tmp_path / name / method / "trajectory.csv").read_text() for name in ("whole", "parts"))
+        assert whole == parts
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_run_keeps_what_was_reached(how: signal.Signals, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = [
+        sys.executable,
+        "-m",
+        "sihg.cli.main",
+        "solve",
+        "weak-mvi-nonlinear",
+        "--iterations",
+        "1e7",
+        "--out",
+        str(out),
+    ]
+    with subprocess.Popen([*words, "--record-every", "50"], stderr=subprocess.PIPE, text=True) as process:
+        until = time.monotonic() + 60
+        while not (out / "config.json").exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        time.sleep(1.5)
+        process.send_signal(how)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert f"to go on: sihg solve --resume {out}" in errors
+    summary = json.loads((out / "summary.json").read_text())
+    (row,) = summary["methods"]
+    assert row["stopped"].startswith("interrupted at iteration ")
+    assert 0 < row["iterations"] < 10**7
+    assert (out / "index.html").exists()
+
+
+def test_killed_run_goes_on_from_its_last_save(tmp_path: Path) -> None:
+    """kill -9 in the middle; resumed, it ends with the records of a run that was left alone."""
+    start = ["solve", "weak-mvi-nonlinear", "--record-every", "50"]
+    code = (
+        "import sihg.experiments.comparison as c, sys; c.SECONDS_BETWEEN_SAVES = 0.2\n"
+        "from sihg.cli.main import main; main(sys.argv[1:])"
+    )
+    out = tmp_path / "killed"
+    process = subprocess.Popen([sys.executable, "-c", code, *start, "--iterations", "1e7", "--out", str(out)])
+    until = time.monotonic() + 60
+    while not (out / "ssi-hg" / "state.safetensors").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    process.kill()
+    process.wait()
+    from sihg.minimax import SolveState
+
+    total = str(SolveState.load(out / "ssi-hg" / "state.safetensors").iteration + 75)
+    assert run("solve", "--resume", str(out), "--iterations", total) == 0
+    assert run(*start, "--iterations", total, "--out", str(tmp_path / "whole")) == 0
+    same_records(tmp_path / "whole", out, "ssi-hg")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["solve"], "no problem named: `sihg solve --list`"),
+        (["solve", "rigde"], "unknown problem 'rigde': choose from matrix-game"),
+        (["solve", "ridge", "--method", "sgd"], "unknown method 'sgd'"),
+        (["solve", "ridge", "--method", ","], "no method named"),
+        (["solve", "ridge", "--method", "ssi-hg", "--set", "n"], "--set 'n' is not of the form KEY=VALUE"),
+        (["solve", "ridge", "--set", "q=1"], "ridge has no option 'q'"),
+        (["solve", "ridge", "--set", "n=many"], "ridge cannot be built with"),
+        (["solve", "ridge", "--sigma", "-1"], "sigma must be finite and > 0, got -1.0"),
+        (["solve", "quadratic", "--method", "spdhg"], "spdhg solves bilinear problems only"),
+        (["solve", "ridge", "--record-every", "0"], "record_every must be >= 1"),
+        (["solve", "no.such.module:make"], "problem 'no.such.module:make' cannot be loaded"),
+        (["solve", "math:sqrt"], "cannot be built"),
+        (["solve", "math:pi"], "is a float: name a callable"),
+        (["solve", "--resume", "/no/such/folder"], "--resume takes a folder made with --out"),
+        (["report", "/no/such/folder"], "/no/such/folder"),
+        (["solve", "weak-mvi", "--iterations", "3", "--out", "/proc/none/here"], "cannot write /proc/none/here"),
+    ],
+)
+def test_mistakes_get_one_line_and_exit_code_2(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*words) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.startswith("sihg: error: ")
+    assert len(error.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "words", [["solve", "ridge", "--iterations", "2.5"], ["solve", "ridge", "--tau", "x/y"], ["fly"]]
+)
+def test_what_the_parser_refuses(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run(*words)
+    assert "error" in capsys.readouterr().err
+
+
+def test_own_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import torch, sihg\n"
+        "def make(a=1.0):\n"
+        "    return sihg.Problem(lambda w, d, i: a * (d @ w), torch.ones(2), torch.ones(3, 2))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert run("solve", "mine:make", "--set", "a=1/2", "--iterations", "5", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["n"] == 3
+
+
+def test_help_is_quick_and_complete() -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "sihg.cli.main", "solve", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "--resume" in done.stdout
+    assert " torch" not in done.stderr
+    assert " matplotlib" not in done.stderr
+
+
+def test_diverging_method_is_told_not_thrown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        run("solve", "weak-mvi", "--method", "gda", "--sigma", "30", "--tau", "30", "--iterations", "1000", "--json")
+        == 0
+    )
+    (row,) = json.loads(capsys.readouterr().out)["methods"]
+    assert row["stopped"].startswith("diverged at iteration ")
