@@ -14,7 +14,7 @@ $(ENV): pyproject.toml constraints.txt
 	touch $@
 
 demo: env
-	$(BIN)/sihg solve forsaken --method ssi-hg,extragradient,optimistic,mgda,gda --out runs/demo --overwrite
+	$(BIN)/sihg solve global-forsaken --method ssi-hg,extragradient,optimistic,mgda,gda --iterations 1000 --out runs/demo --overwrite
 
 test: env
 	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term

@@ -71,9 +71,7 @@ class WithoutCorrection(SSIHG):
         return super()._gradients(oracle, s)[0], None
 
 
-def violated_after(
-    problem: Problem, bound: float, method: str, steps_taken: steps.StepSizes, theta: float
-) -> int | None:
+def violated_after(problem: Problem, bound: float, method: str, used: steps.StepSizes, theta: float) -> int | None:
     """The iteration at which the sum of squared saddle norms passes the bound; None within 4,000."""
     total = 0.0
 
