@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from torch import Tensor
 
+from sihg.core.hybrid import hybrid
 from sihg.minimax import METHODS, Problem, Progress, measure, solve, steps, zoo
 from sihg.minimax.oracle import Oracle
 from sihg.minimax.solvers.ssi_hg import SSIHG, SSIHGState
@@ -67,8 +68,9 @@ def test_bound_rate_and_radius(n: int, seeds: range) -> None:
 class WithoutCorrection(SSIHG):
     """SSI-HG without the (n-1) term: q^k = grad_w phi(w^{k-1}, delta^{k-1})."""
 
-    def _gradients(self, oracle: Oracle, s: SSIHGState) -> tuple[Tensor, Tensor | None]:
-        return super()._gradients(oracle, s)[0], None
+    def _gradient_and_direction(self, oracle: Oracle, s: SSIHGState) -> tuple[Tensor, Tensor]:
+        A, _ = super()._gradient_and_direction(oracle, s)
+        return A, A if s.gradient is None else hybrid(A, s.gradient, self.theta)
 
 
 def violated_after(problem: Problem, bound: float, method: str, used: steps.StepSizes, theta: float) -> int | None:

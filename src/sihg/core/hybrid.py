@@ -14,7 +14,7 @@ from sihg.errors import InputError
 
 def hybrid(g: Tensor, q: Tensor, theta: float) -> Tensor:
     """Extrapolate the gradient `g` away from the previous gradient `q` (Alg. 1, line 4; Alg. 3, line 7)."""
-    return (1 + theta) * g - theta * q
+    return torch.mul(q, -theta).add_(g, alpha=1 + theta)
 
 
 class HybridGradient(torch.optim.Optimizer):

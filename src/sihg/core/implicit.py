@@ -62,7 +62,7 @@ def picard(
     q = tau * curvature
     d, size, last, seen = centre, 0.0, float("inf"), 0.0
     for t in range(1, limit + 1):
-        new = prox(centre + tau * gradient(d), tau)
+        new = prox(centre.add(gradient(d), alpha=tau), tau)
         if q == 0:
             return Implicit(new, t, 0.0, True), 0.0
         length = _size(new - d)

@@ -334,17 +334,17 @@ def difference(axis: int) -> LinearMap:
     """Forward differences along an axis of an image, zero at the far edge, and their adjoint."""
 
     def forward(w: Tensor) -> Tensor:
-        out = torch.zeros_like(w)
-        last = w.shape[axis] - 1
+        out, last = torch.empty_like(w), w.shape[axis] - 1
         torch.sub(w.narrow(axis, 1, last), w.narrow(axis, 0, last), out=out.narrow(axis, 0, last))
+        out.select(axis, last).zero_()
         return out
 
     def adjoint(d: Tensor) -> Tensor:
-        last = d.shape[axis] - 1
-        kept = d.narrow(axis, 0, last)
-        out = torch.zeros_like(d)
-        out.narrow(axis, 1, last).copy_(kept)
-        out.narrow(axis, 0, last).sub_(kept)
+        out, last = torch.zeros_like(d), d.shape[axis] - 1
+        if last > 0:
+            torch.sub(d.narrow(axis, 0, last - 1), d.narrow(axis, 1, last - 1), out=out.narrow(axis, 1, last - 1))
+            torch.neg(d.select(axis, 0), out=out.select(axis, 0))
+            out.select(axis, last).copy_(d.select(axis, last - 1))
         return out
 
     return LinearMap(forward, adjoint)

@@ -43,7 +43,7 @@ class DSIHG(Method[DSIHGState]):
         """One iteration."""
         A = oracle.gradient_w(s.w, s.delta)
         direction = A if s.gradient is None else hybrid(A, s.gradient, self.theta)
-        w = oracle.prox_f(s.w - self.sigma * direction, self.sigma)
+        w = oracle.prox_f(s.w.sub(direction, alpha=self.sigma), self.sigma)
         return DSIHGState(w, oracle.implicit(w, s.delta, self.tau, oracle.problem.all), gradient=A)
 
     @classmethod

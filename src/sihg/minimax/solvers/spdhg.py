@@ -42,10 +42,10 @@ class SPDHG(Method[SPDHGState]):
     def step(self, oracle: Oracle, s: SPDHGState, i: int) -> SPDHGState:
         """One iteration."""
         z = oracle.gradient_w(s.w, s.delta) if s.z is None else s.z
-        w = oracle.prox_f(s.w - self.sigma * (z if s.z_bar is None else s.z_bar), self.sigma)
+        w = oracle.prox_f(s.w.sub(z if s.z_bar is None else s.z_bar, alpha=self.sigma), self.sigma)
         old = oracle.block(s.delta, i)
         Aw = oracle.gradient_delta_of(w, old, oracle.problem.only(i))
-        new = oracle.prox_g_block(i, old + self.tau * Aw, self.tau)
+        new = oracle.prox_g_block(i, old.add(Aw, alpha=self.tau), self.tau)
         dz = oracle.gradient_w_change(w, i, new, old)
         z = z + dz
         return SPDHGState(w, oracle.replace(s.delta, i, new), z=z, z_bar=z.add(dz, alpha=self.theta * oracle.n))

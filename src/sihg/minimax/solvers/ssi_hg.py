@@ -32,7 +32,7 @@ class SSIHG(Method[SSIHGState]):
         delta_i^{k+1} = prox_{g_i}^tau[delta_i^k + tau grad_{delta_i} phi_i(w^{k+1}, delta_i^{k+1})],  i = i_k
 
     because delta^k and delta^{k-1} differ in block j alone. That takes n + 1 block gradients in w; where phi is linear
-    in w, A_k = A_{k-1} + c_k and it takes one or two.
+    in w, A_k = A_{k-1} + c_k, the braces are A_k + theta n c_k, and it takes one or two.
     """
 
     sigma: float
@@ -48,30 +48,29 @@ class SSIHG(Method[SSIHGState]):
 
     def step(self, oracle: Oracle, s: SSIHGState, i: int) -> SSIHGState:
         """One iteration."""
-        A, c = self._gradients(oracle, s)
-        direction = A if s.gradient is None else hybrid(A, s.gradient, self.theta)
-        if c is not None:
-            direction = direction.add(c, alpha=self.theta * (oracle.n - 1))
-        w = oracle.prox_f(s.w - self.sigma * direction, self.sigma)
+        A, direction = self._gradient_and_direction(oracle, s)
+        w = oracle.prox_f(s.w.sub(direction, alpha=self.sigma), self.sigma)
         old = oracle.block(s.delta, i)
         new = oracle.implicit(w, old, self.tau, oracle.problem.only(i))
         return SSIHGState(w, oracle.replace(s.delta, i, new), gradient=A, i=i, old=old)
 
-    def _gradients(self, oracle: Oracle, s: SSIHGState) -> tuple[Tensor, Tensor | None]:
-        """A_k and c_k (None where it is multiplied by zero or zero itself)."""
+    def _gradient_and_direction(self, oracle: Oracle, s: SSIHGState) -> tuple[Tensor, Tensor]:
+        """A_k and (1+theta) A_k - theta A_{k-1} + theta (n-1) c_k."""
         if s.gradient is None or s.i is None or s.old is None:
-            return oracle.gradient_w(s.w, s.delta), None
-        layout, j = oracle.problem.delta_layout, s.i
-        now = layout.block(s.delta, j)
-        if oracle.problem.linear_in_w:
+            A = oracle.gradient_w(s.w, s.delta)
+            return A, A
+        n, problem, j, now = oracle.n, oracle.problem, s.i, oracle.problem.delta_layout.block(s.delta, s.i)
+        if problem.linear_in_w:
             c = oracle.gradient_w_change(s.w, j, now, s.old)
-            return s.gradient + c, c
-        if oracle.n == 1:
-            return oracle.gradient_w(s.w, s.delta), None
-        moved = oracle.gradient_w_of(s.w, now, oracle.problem.only(j))
-        c = moved - oracle.gradient_w_of(s.w, s.old, oracle.problem.only(j))
-        rest = oracle.gradient_w_of(s.w, layout.others(s.delta, j), oracle.problem.but(j))
-        return rest.add_(moved), c
+            A = s.gradient + c
+            return A, A.add(c, alpha=self.theta * n)
+        if n == 1:
+            A = oracle.gradient_w(s.w, s.delta)
+            return A, hybrid(A, s.gradient, self.theta)
+        moved = oracle.gradient_w_of(s.w, now, problem.only(j))
+        c = moved - oracle.gradient_w_of(s.w, s.old, problem.only(j))
+        A = oracle.gradient_w_of(s.w, problem.delta_layout.others(s.delta, j), problem.but(j)) + moved
+        return A, hybrid(A, s.gradient, self.theta).add_(c, alpha=self.theta * (n - 1))
 
     def measured_at(self, oracle: Oracle, s: SSIHGState) -> tuple[Tensor, Tensor]:
         """(w^k, delta-hat^k) of Theorem 1: all blocks stepped from delta^{k-1}, not counted."""
