@@ -21,11 +21,16 @@ def main() -> None:
         description=f"Run benchmarks (all unless named):\n{listed}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("names", nargs="*", metavar="name", choices=[*BENCHMARKS, []], help="which to run")
+    parser.add_argument("names", nargs="*", metavar="name", help="which to run")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write NAME.json and figures")
     parser.add_argument("--repetitions", type=int, default=7, metavar="R", help="timed runs of each (default 7)")
     parser.add_argument("--threads", type=int, default=1, metavar="T", help="threads of every library (default 1)")
     chosen = parser.parse_args()
+    for name in chosen.names:
+        if name not in BENCHMARKS:
+            parser.error(f"there is no benchmark {name!r}: choose from {', '.join(BENCHMARKS)}")
+    if min(chosen.repetitions, chosen.threads) < 1:
+        parser.error("--repetitions and --threads must be at least 1")
     for library in ("OMP", "MKL", "OPENBLAS"):  # read when NumPy and PyTorch are imported, which is why that is later
         os.environ[f"{library}_NUM_THREADS"] = str(chosen.threads)
     for name in chosen.names or BENCHMARKS:

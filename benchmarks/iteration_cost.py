@@ -110,7 +110,7 @@ def measure(problem: Problem, whole: Problem, tau: float, repetitions: int) -> C
 
 
 def network(n: int, L22: float | None = None) -> Problem:
-    """phi_i: the mean cross-entropy of a two-layer network on the perturbed samples of block i."""
+    """phi_i: the share of block i in the mean cross-entropy of a two-layer network on perturbed samples."""
     draw = generator(SEED, "network")
     x = torch.randn(n, SAMPLES // n, FEATURES, generator=draw)
     y = torch.randint(CLASSES, x.shape[:2], generator=draw)
@@ -143,9 +143,7 @@ def figure(nonlinear: Sequence[Cost], bilinear: Sequence[Cost]) -> Figure:
         (nonlinear, "network", look("ssi-hg").colour),
         (bilinear, "bilinear", look("spdhg").colour),
     ):
-        axes.plot(
-            BLOCKS, [c.arithmetic for c in costs], color=colour, linewidth=1, label=f"{name}, block gradients / n"
-        )
+        axes.plot(BLOCKS, [c.arithmetic for c in costs], color=colour, linewidth=1, label=f"{name}, by arithmetic")
         axes.vlines(BLOCKS, [c.ratio.least for c in costs], [c.ratio.largest for c in costs], color=colour)
         axes.plot(BLOCKS, [c.ratio.median for c in costs], "o", color=colour, label=f"{name}, measured")
     axes.axhline(1, color=QUIET, linewidth=0.8, linestyle=":")

@@ -256,7 +256,9 @@ def test_implicit_steps_out_of_iterations_are_told() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"iterations": -1}, "iterations must be >= 0, got -1"),
+        ({"iterations": -1}, "iterations must be a whole number >= 0, got -1"),
+        ({"iterations": 2.5}, "whole number >= 0, got 2.5"),
+        ({"tolerance": -1.0}, "tolerance must be >= 0, got -1.0"),
         ({"record_every": 0}, "record_every must be >= 1, got 0"),
         ({"tolerance": 0.1, "record_every": None}, "set record_every"),
         ({"blocks": [0], "iterations": 2}, "blocks has 1 entries for 2 iterations"),

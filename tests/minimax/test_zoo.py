@@ -69,7 +69,7 @@ def operator_and_offset(benchmark: zoo.Benchmark, w: torch.Tensor, delta: torch.
     if isinstance(problem.f, SquaredL2):
         F_w = F_w + problem.f.weight * (w - problem.f.centre)
     if isinstance(problem.g, list):
-        rows = problem.delta_layout.form(delta, problem.all.numbers)
+        rows = problem.delta_layout.form(delta, problem.all)
         F_delta = F_delta + torch.cat([g.weight * (row - g.centre) for g, row in zip(problem.g, rows, strict=True)])  # type: ignore[attr-defined]
     z = torch.cat((w - problem.w_layout.pack(solution.w), delta - problem.delta_layout.pack(solution.delta)))
     F = torch.cat((F_w, F_delta))

@@ -15,6 +15,6 @@ def number(text: str) -> float:
 def whole(text: str) -> int:
     """A whole number from zero on; 1e5 is one."""
     value = number(text)
-    if value != int(value) or value < 0:
+    if not (value >= 0 and value.is_integer()):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 on")
     return int(value)

@@ -2,8 +2,8 @@
 
 import inspect
 import math
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, overload
 
 import torch
@@ -31,9 +31,8 @@ class HybridGradient(torch.optim.Optimizer):
     `inner` and see the hybrid gradient. Weight decay is not extrapolated. With `start_at_zero` the first previous
     gradient is 0 instead of g_0; then theta = momentum turns SGD into SGD(nesterov=True).
 
-    `step()` takes over the tensors in `p.grad`. Afterwards `p.grad` is the hybrid gradient, and the old `p.grad` is
-    kept for the next step, which overwrites it: call `zero_grad` before the next backward pass, and copy a gradient
-    that you want to keep. Clip and average g_k before `step()`.
+    `p.grad` holds the hybrid gradient only while `inner` steps; afterwards it is g_k again. Clip and average g_k before
+    `step()`. The cost is one buffer of the size of the parameters.
 
     Reference: Kim & Seo, "Semi-Implicit Hybrid Gradient Methods with Application to Adversarial Robustness",
     AISTATS 2022, Algorithm 4.
@@ -59,30 +58,34 @@ class HybridGradient(torch.optim.Optimizer):
                 loss = closure()
         if self.theta == 0:
             self.previous.clear()
+            self.inner.step()
         else:
-            self._extrapolate()
-        self.inner.step()
+            with self._extrapolated():
+                self.inner.step()
         return loss
 
-    @torch.no_grad()
-    def _extrapolate(self) -> None:
-        grads: dict[Tensor, Tensor] = {}
-        for i, p in enumerate(self._parameters()):
-            if p.grad is not None:
-                grads[p] = _checked_gradient(p.grad, self.previous.get(p), i)
-        if self.start_at_zero:
-            self.previous |= {p: torch.zeros_like(g) for p, g in grads.items() if p not in self.previous}
-        first = {p: g.clone() for p, g in grads.items() if p not in self.previous}  # their p.grad stays g
-        again = {p: g for p, g in grads.items() if p in self.previous}
+    @contextmanager
+    def _extrapolated(self) -> Iterator[None]:
+        """Lend p.grad the hybrid gradient, made in the buffer of the previous one; then keep the gradient there."""
+        grads = {p: _checked_gradient(p.grad, i) for i, p in enumerate(self._parameters()) if p.grad is not None}
+        for p in grads.keys() - self.previous.keys() if self.start_at_zero else ():
+            self.previous[p] = torch.zeros_like(p)
+        again = [p for p in grads if p in self.previous]
+        raw, buffers = [grads[p].detach() for p in again], [self.previous[p] for p in again]
+        first = {p: g.detach().clone() for p, g in grads.items() if p not in self.previous}
+        self.previous |= first  # the parameters in `first` see g itself
         if again:
-            buffers = [self.previous[p] for p in again]
             torch._foreach_mul_(buffers, -self.theta)
-            torch._foreach_add_(buffers, list(again.values()), alpha=1 + self.theta)
-            holders = Counter(g.untyped_storage()._cdata for g in grads.values())
-            for (p, g), buffer in zip(again.items(), buffers, strict=True):
-                p.grad = buffer
-                self.previous[p] = g if _is_alone(g, holders) else g.clone()
-        self.previous |= first
+            torch._foreach_add_(buffers, raw, alpha=1 + self.theta)
+        for p, buffer in zip(again, buffers, strict=True):
+            p.grad = buffer
+        try:
+            yield
+        finally:
+            for p in again:
+                p.grad = grads[p]
+            if again:
+                torch._foreach_copy_(buffers, raw)
 
     def _parameters(self) -> list[Tensor]:
         return [p for group in self.param_groups for p in group["params"]]
@@ -145,12 +148,6 @@ class HybridGradient(torch.optim.Optimizer):
         return f"HybridGradient({self.inner!r}, theta={self.theta}, start_at_zero={self.start_at_zero})"
 
 
-def _is_alone(g: Tensor, holders: Counter[int]) -> bool:
-    """Say whether `g` can be kept: nobody reads or writes its memory as a view, a bucket, a graph or a twin."""
-    storage = g.untyped_storage()
-    return not (g._is_view() or g.requires_grad) and storage.nbytes() == g.nbytes and holders[storage._cdata] == 1
-
-
 def _checked_theta(theta: float) -> float:
     if not (math.isfinite(theta) and theta >= 0):
         raise InputError(f"theta must be finite and >= 0, got {theta}: 1 is the paper's choice, 0 switches it off")
@@ -176,11 +173,10 @@ def _checked_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimize
     return optimizer
 
 
-def _checked_gradient(g: Tensor, previous: Tensor | None, i: int) -> Tensor:
+def _checked_gradient(g: Tensor, i: int) -> Tensor:
     if g.layout is not torch.strided:
-        remedy = f"is sparse ({g.layout}) but must be dense: use sparse=False in the embedding, or theta=0"
-    elif previous is not None and g.untyped_storage()._cdata == previous.untyped_storage()._cdata:
-        remedy = "is the tensor of an earlier step, which HybridGradient took over: give it a copy, g.clone()"
-    else:
-        return g
-    raise InputError(f"the gradient of parameter {i}, of shape {tuple(g.shape)}, {remedy}")
+        raise InputError(
+            f"the gradient of parameter {i}, of shape {tuple(g.shape)}, is sparse ({g.layout}) but must be dense: "
+            "use sparse=False in the embedding, or theta=0"
+        )
+    return g

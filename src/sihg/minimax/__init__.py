@@ -16,7 +16,8 @@ from sihg.minimax.bilinear import LinearMap
 from sihg.minimax.constants import Constants
 from sihg.minimax.history import History
 from sihg.minimax.problem import Problem
-from sihg.minimax.solve import Progress, Result, solve
+from sihg.minimax.progress import Progress
+from sihg.minimax.solve import Result, solve
 from sihg.minimax.solvers import METHODS
 from sihg.minimax.state import SolveState
 

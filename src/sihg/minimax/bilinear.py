@@ -10,8 +10,8 @@ from sihg.core.draw import generator
 from sihg.core.prox import Convex
 from sihg.errors import InputError
 from sihg.minimax.constants import Constants
-from sihg.minimax.layout import Blocks
-from sihg.minimax.problem import Index, Problem
+from sihg.minimax.layout import Blocks, Index
+from sihg.minimax.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class LinearMap:
     @staticmethod
     def of(matrix: Tensor) -> "LinearMap":
         """The map of a matrix (d, m), dense or sparse."""
+        matrix = matrix.detach()
         if matrix.layout is torch.strided:
             transposed = matrix.t()
         else:
@@ -48,6 +49,13 @@ class BilinearProblem(Problem):
     ) -> None:
         if isinstance(blocks, Tensor) and blocks.dim() != 3:
             raise InputError(f"blocks must have shape (n, d, m), got {tuple(blocks.shape)}: use blocks[None] for n = 1")
+        if not len(blocks):
+            raise InputError("blocks is empty: give at least one matrix or LinearMap")
+        for i, block in enumerate(blocks):
+            if not isinstance(block, LinearMap) and not (isinstance(block, Tensor) and block.dim() == 2):
+                raise InputError(f"block {i} must be a matrix or a LinearMap, got {type(block).__name__}")
+        if w0 is not None and not isinstance(w0, Tensor):
+            raise InputError(f"w0 of a bilinear problem must be a tensor, got {type(w0).__name__}")
         matrices = [block for block in blocks if isinstance(block, Tensor)]
         if len(matrices) != len(blocks) and (w0 is None or delta0 is None):
             raise InputError("linear operators do not tell their shapes: give w0 and delta0")
@@ -62,11 +70,18 @@ class BilinearProblem(Problem):
             if isinstance(block, Tensor) and tuple(block.shape) != (delta0[i].numel(), w0.numel()):
                 wanted = (delta0[i].numel(), w0.numel())
                 raise InputError(f"block {i} has shape {tuple(block.shape)}, delta0 and w0 ask for {wanted}")
+        # Matrices of one shape are one tall matrix for whatever needs all blocks at once.
+        self.whole = LinearMap.of(blocks.detach().flatten(0, 1)) if isinstance(blocks, Tensor) else None
+        for i, matrix in enumerate(matrices):
+            if matrix.dtype != w0.dtype:
+                raise InputError(f"matrix {i} is {matrix.dtype}, w0 {w0.dtype}: give both the same dtype")
         self.maps = [LinearMap.of(block) if isinstance(block, Tensor) else block for block in blocks]
         super().__init__(self._inner_products, w0, delta0, f, g, constants, linear_in_w=True)
 
     def gradient_w(self, w: Tensor, rows: Tensor, index: Index) -> Tensor:  # noqa: ARG002
         """sum_i A_i^T delta_i."""
+        if self.whole and index is self.all:
+            return self.whole.adjoint(rows)
         first, *rest = (
             self.maps[i].adjoint(row) for i, row in zip(index.numbers, self._rows(rows, index), strict=True)
         )
@@ -77,8 +92,10 @@ class BilinearProblem(Problem):
 
     def gradient_delta(self, w: Tensor, rows: Tensor, index: Index) -> Tensor:  # noqa: ARG002
         """A_i w, end to end."""
+        if self.whole and index is self.all:
+            return self.whole.forward(w)
         shaped = w.view(self.w_layout.shapes[0])
-        if len(index.numbers) == 1:
+        if index.count == 1:
             return self.maps[index.numbers[0]].forward(shaped).reshape(-1)
         return torch.cat([self.maps[i].forward(shaped).reshape(-1) for i in index.numbers])
 
@@ -91,7 +108,7 @@ class BilinearProblem(Problem):
         return self.gradient_w(w, new - old, self.only(i)), 1
 
     def _rows(self, rows: Tensor, index: Index) -> Blocks:
-        return self.delta_layout.form(rows, index.numbers)
+        return self.delta_layout.form(rows, index)
 
     def _inner_products(self, w: Tensor, delta: Blocks, index: Tensor) -> Tensor:
         pairs = zip(index.tolist(), delta, strict=True)

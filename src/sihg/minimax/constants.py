@@ -25,7 +25,9 @@ class Constants:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name != "source" and value is not None and not (isfinite(value) and value >= 0):
+            if field.name == "source" or value is None:
+                continue
+            if not isinstance(value, int | float) or not (isfinite(value) and value >= 0):
                 raise InputError(f"constant {field.name} must be finite and >= 0, got {value}: leave it out if unknown")
 
     @property

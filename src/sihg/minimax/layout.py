@@ -6,6 +6,7 @@ see the user's own shapes. All shaping is by views.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 
 import torch
@@ -15,6 +16,18 @@ from sihg.errors import InputError
 
 Weights = Tensor | dict[str, Tensor]
 Blocks = Tensor | list[Tensor]
+
+
+class Index:
+    """Some of the blocks: a tensor for the coupling; their numbers only where blocks are treated one by one."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor, self.count = tensor, len(tensor)
+
+    @cached_property
+    def numbers(self) -> list[int]:
+        """The blocks' numbers."""
+        return [int(i) for i in self.tensor]
 
 
 @dataclass(frozen=True)
@@ -35,9 +48,22 @@ class WeightLayout:
 
     def pack(self, w: Tensor | Mapping[str, Tensor]) -> Tensor:
         """A new flat vector with w's values."""
-        pieces = [w] if isinstance(w, Tensor) else list(w.values())
+        pieces = self._ordered(w)
         _check_dtypes("w0", pieces)
+        if tuple(p.shape for p in pieces) != self.shapes:
+            raise InputError(f"w has shapes {[tuple(p.shape) for p in pieces]}, not {[tuple(s) for s in self.shapes]}")
         return torch.cat([p.detach().reshape(-1) for p in pieces])
+
+    def flat(self, w: Tensor | Mapping[str, Tensor]) -> Tensor:
+        """The values of w end to end; a view where there is only one tensor."""
+        return flat(self._ordered(w))
+
+    def _ordered(self, w: Tensor | Mapping[str, Tensor]) -> list[Tensor]:
+        if isinstance(w, Tensor):
+            return [w]
+        if self.names is None or set(w) != set(self.names):
+            raise InputError(f"w has the keys {sorted(w)}, the problem's has {sorted(self.names or ())}")
+        return [w[name] for name in self.names]
 
     def pieces(self, vector: Tensor) -> list[Tensor]:
         """Views of the vector, one a tensor of w."""
@@ -88,6 +114,8 @@ class BlockLayout:
         """A new flat vector with delta's values."""
         pieces = list(delta)
         _check_dtypes("delta0", pieces)
+        if tuple(p.shape for p in pieces) != self.shapes:
+            raise InputError(f"delta has {len(pieces)} blocks, not {self.n} of the problem's shapes")
         return torch.cat([p.detach().reshape(-1) for p in pieces])
 
     def block(self, vector: Tensor, i: int) -> Tensor:
@@ -98,11 +126,11 @@ class BlockLayout:
         """All blocks but i of a full delta, end to end (a copy)."""
         return torch.cat((vector[: self.offsets[i]], vector[self.offsets[i + 1] :]))
 
-    def form(self, rows: Tensor, index: Sequence[int]) -> Blocks:
+    def form(self, rows: Tensor, index: Index) -> Blocks:
         """Flat rows for the blocks in index, in the user's form (views)."""
         if self.stacked:
-            return rows.view(len(index), *self.shapes[0])
-        shapes = [self.shapes[i] for i in index]
+            return rows.view(index.count, *self.shapes[0])
+        shapes = [self.shapes[i] for i in index.numbers]
         split = rows.split([shape.numel() for shape in shapes])
         return [piece.view(shape) for piece, shape in zip(split, shapes, strict=True)]
 

@@ -11,6 +11,7 @@ from sihg.minimax import steps
 from sihg.minimax.constants import Constants
 from sihg.minimax.layout import Blocks, Weights
 from sihg.minimax.problem import Problem
+from sihg.minimax.progress import Progress
 
 
 def saddle_norm_squared(problem: Problem, w: Weights, delta: Blocks) -> float:
@@ -37,13 +38,13 @@ def explicit_bound(
     """The bound of Theorem 1 on sum_k E||F(w^k, delta-hat^k)||^2 from the problem's start, or of Corollary 3.
 
     With `one_block` all of delta is one block, as DSI-HG takes it. Infinite where the steps are outside the general
-    condition, or where L11 or L12 is not known.
+    condition, or where L11, L12 or rho is not known. It holds for theta = 1.
     """
     c, n = problem.constants, 1 if one_block else problem.n
-    if c.L11 is None or c.L12 is None:
+    monotone = bool(c.mu) or problem.bilinear_in_both  # then rho = 0 will do
+    if c.L11 is None or c.L12 is None or (c.rho is None and not monotone):
         return inf
-    L12 = c.L12 if n == 1 or c.L12_block is None else c.L12_block
-    factor = steps.bound_factor(sigma, tau, L11=c.L11, L12=L12, n=n, rho=c.rho or 0.0)
+    factor = steps.bound_factor(sigma, tau, L11=c.L11, L12=steps.coupling_constant(c, n), n=n, rho=c.rho or 0.0)
     w_part = float((problem.w_layout.pack(w_star) - problem.w0).square().sum()) / (2 * sigma)
     delta_part = float((problem.delta_layout.pack(delta_star) - problem.delta0).square().sum()) / (2 * tau)
     return factor * (w_part + n * delta_part)
@@ -73,7 +74,8 @@ def estimate_constants(problem: Problem, *, iterations: int = 30, seed: int = 0)
         v = (problem.gradient_w(w0, delta0 + h * _unit(u), problem.all) - g_w) / h
         L12 = max(L12, float(u.norm()), float(v.norm()))
     L22 = estimate_curvature(problem, iterations=iterations, seed=seed)
-    L12_block = max(_block_coupling(problem, i, h, random_like(w0), g_delta, iterations) for i in range(problem.n))
+    strongest = by_block(problem, u).topk(min(4, problem.n)).indices.tolist()
+    L12_block = max(_block_coupling(problem, i, h, random_like(w0), g_delta, iterations) for i in strongest)
     noise = 1e-6 * max(L11, L12, L22)  # differences of rounding, not of gradients
     L11, L22 = (0.0 if value < noise else value for value in (L11, L22))
     known = problem.constants
@@ -91,18 +93,13 @@ def estimate_curvature(problem: Problem, *, iterations: int = 30, seed: int = 0)
     """L22 near the start, likewise; grad_delta phi is block diagonal in delta, so every block is tried at once."""
     w0, delta0 = problem.w0, problem.delta0
     g_delta, h = problem.gradient_delta(w0, delta0, problem.all), _small(problem)
-    sizes = torch.tensor([shape.numel() for shape in problem.delta_layout.shapes])
-    block_of = torch.repeat_interleave(torch.arange(problem.n), sizes).to(w0.device)
-
-    def by_block(x: Tensor) -> Tensor:
-        return torch.zeros(problem.n, dtype=x.dtype, device=x.device).index_add_(0, block_of, x * x).sqrt()
-
+    block_of = _block_of_each_entry(problem)
     d = torch.randn(delta0.shape, generator=generator(seed, "curvature"), dtype=w0.dtype).to(w0.device)
     largest = 0.0
     for _ in range(iterations):
-        unit = d / by_block(d).clamp_min(torch.finfo(d.dtype).tiny)[block_of]
+        unit = d / by_block(problem, d).clamp_min(torch.finfo(d.dtype).tiny)[block_of]
         d = (problem.gradient_delta(w0, delta0 + h * unit, problem.all) - g_delta) / h
-        largest = max(largest, float(by_block(d).max()))
+        largest = max(largest, float(by_block(problem, d).max()))
     return largest
 
 
@@ -119,7 +116,7 @@ def _block_coupling(problem: Problem, i: int, h: float, v: Tensor, g_delta: Tens
 
 
 class ObservedLipschitz:
-    """A callback for `solve`: the largest Lipschitz ratios seen between consecutive recorded iterates.
+    """A callback for `solve`: the largest Lipschitz ratios seen between consecutive iterates.
 
     Lower bounds of L11, L12 and L22 where the iterates have been; not counted as the solver's gradients.
     """
@@ -129,9 +126,9 @@ class ObservedLipschitz:
         self.L11 = self.L12 = self.L22 = 0.0
         self._last: tuple[Tensor, Tensor] | None = None
 
-    def __call__(self, progress: "object") -> None:
+    def __call__(self, progress: Progress) -> None:
         """Compare this iterate with the last one."""
-        w, delta = progress.state.w, progress.state.delta.clone()  # type: ignore[attr-defined]
+        w, delta = progress.state.w, progress.state.delta.clone()
         if self._last is not None:
             self._compare(*self._last, w, delta)
         self._last = w, delta
@@ -151,6 +148,17 @@ class ObservedLipschitz:
 
 def _unit(x: Tensor) -> Tensor:
     return x / max(float(torch.linalg.vector_norm(x)), torch.finfo(x.dtype).tiny)
+
+
+def by_block(problem: Problem, delta: Tensor) -> Tensor:
+    """The norm of each block of a flat delta."""
+    squares = torch.zeros(problem.n, dtype=delta.dtype, device=delta.device)
+    return squares.index_add_(0, _block_of_each_entry(problem), delta * delta).sqrt()
+
+
+def _block_of_each_entry(problem: Problem) -> Tensor:
+    sizes = torch.tensor([shape.numel() for shape in problem.delta_layout.shapes])
+    return torch.repeat_interleave(torch.arange(problem.n), sizes).to(problem.w0.device)
 
 
 def _small(problem: Problem) -> float:

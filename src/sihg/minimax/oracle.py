@@ -6,8 +6,8 @@ from math import isfinite
 from torch import Tensor
 
 from sihg.core.implicit import Implicit, implicit_step
-from sihg.minimax.layout import flat
-from sihg.minimax.problem import Index, Problem
+from sihg.minimax.layout import Index, flat
+from sihg.minimax.problem import Problem
 
 
 class DivergedError(ArithmeticError):
@@ -33,7 +33,7 @@ class Oracle:
 
     def gradient_w_of(self, w: Tensor, rows: Tensor, index: Index) -> Tensor:
         """The sum over some blocks of grad_w phi_i."""
-        self.w_gradients += len(index.numbers)
+        self.w_gradients += index.count
         return self.problem.gradient_w(w, rows, index)
 
     def gradient_w_change(self, w: Tensor, i: int, new: Tensor, old: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ class Oracle:
 
     def gradient_delta_of(self, w: Tensor, rows: Tensor, index: Index) -> Tensor:
         """grad_delta_i phi_i for some blocks."""
-        self.delta_gradients += len(index.numbers)
+        self.delta_gradients += index.count
         return self.problem.gradient_delta(w, rows, index)
 
     def gradients(self, w: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
@@ -75,7 +75,7 @@ class Oracle:
         """d = prox_g^tau[centre + tau grad_delta phi(w, d)] for some blocks (Alg. 1, line 6)."""
         before = self.delta_gradients
         result = implicit(self.problem, w, centre, tau, index, self.curvature, self.gradient_delta_of)
-        self.implicit_steps = (self.delta_gradients - before) // len(index.numbers)
+        self.implicit_steps = (self.delta_gradients - before) // index.count
         self.implicit_error = result.error
         if not result.converged:
             self.unsolved.append(result.error)
@@ -88,7 +88,9 @@ class Oracle:
         return self.problem.delta_layout.block(delta, i).clone()
 
     def replace(self, delta: Tensor, i: int, row: Tensor) -> Tensor:
-        """Delta with block i replaced, in place: copying all n blocks would cost more than the step."""
+        """Delta with block i replaced; in place, since copying all n blocks would cost more than the step."""
+        if self.n == 1:
+            return row
         self.problem.delta_layout.block(delta, i).copy_(row)
         return delta
 
@@ -104,9 +106,7 @@ def implicit(
 ) -> Implicit:
     """The implicit step of some blocks: by the problem's closed form, or by iteration."""
     if problem.closed_form is not None:
-        rows = problem.closed_form(
-            problem.w_form(w), problem.delta_layout.form(centre, index.numbers), tau, index.tensor
-        )
+        rows = problem.closed_form(problem.w_form(w), problem.delta_layout.form(centre, index), tau, index.tensor)
         return Implicit(flat(rows), 0, 0.0, True)
     return implicit_step(
         lambda d: gradient(w, d, index), lambda z, eta: problem.prox_g(z, eta, index), centre, tau, curvature
@@ -114,6 +114,7 @@ def implicit(
 
 
 def _finite(name: str, x: Tensor) -> Tensor:
-    if not isfinite(float(x.sum())):  # one fast pass: inf and nan survive a sum
+    # One fast pass: inf and nan survive a sum. A sum may also overflow by itself, hence the second look.
+    if not isfinite(float(x.sum())) and not x.isfinite().all():
         raise DivergedError(name)
     return x

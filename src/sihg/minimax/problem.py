@@ -9,7 +9,7 @@ from torch import Tensor
 from sihg.core.prox import Convex, Zero
 from sihg.errors import InputError
 from sihg.minimax.constants import Constants
-from sihg.minimax.layout import BlockLayout, Blocks, WeightLayout, Weights, flat
+from sihg.minimax.layout import BlockLayout, Blocks, Index, WeightLayout, Weights, flat
 
 if TYPE_CHECKING:
     from sihg.minimax.bilinear import LinearMap
@@ -23,13 +23,6 @@ class Gradients(NamedTuple):
 
     w: Callable[..., Weights]  # the sum over index of grad_w phi_i, in the form of w
     delta: Callable[..., Blocks]  # grad_delta_i phi_i for each i in index, in the form of delta
-
-
-class Index(NamedTuple):
-    """Some of the blocks, as numbers for us and as a tensor for the coupling."""
-
-    numbers: Sequence[int]
-    tensor: Tensor
 
 
 class Problem:
@@ -65,8 +58,8 @@ class Problem:
         self.w0, self.delta0 = self.w_layout.pack(w0), self.delta_layout.pack(delta0)
         self.n = self.delta_layout.n
         numbers = torch.arange(self.n, device=self.w0.device)
-        self.all = Index(range(self.n), numbers)
-        self._each = [Index((i,), numbers[i : i + 1]) for i in range(self.n)]
+        self.all = Index(numbers)
+        self._each = [Index(row) for row in numbers.split(1)]
         self.f, self.g = _f(f, self.w_layout), _g(g, self.n)
         self.constants = constants if isinstance(constants, Constants) else _constants(constants)
         self._check_start()
@@ -94,7 +87,7 @@ class Problem:
     def but(self, i: int) -> Index:
         """All blocks but i."""
         numbers = self.all.tensor
-        return Index([j for j in range(self.n) if j != i], torch.cat((numbers[:i], numbers[i + 1 :])))
+        return Index(torch.cat((numbers[:i], numbers[i + 1 :])))
 
     # phi and its gradients; w and rows are flat vectors, rows those of the blocks in index, end to end
 
@@ -105,11 +98,11 @@ class Problem:
     def gradient_w(self, w: Tensor, rows: Tensor, index: Index) -> Tensor:
         """sum_i grad_w phi_i(w, delta_i)."""
         if self.by_hand:
-            return flat(self.by_hand.w(*self._forms(w, rows, index)))
+            return self.w_layout.flat(self.by_hand.w(*self._forms(w, rows, index)))
         with torch.enable_grad():
             leaves = [p.detach().requires_grad_() for p in self.w_layout.pieces(w)]
             phi = self._call(leaves, rows.detach(), index)
-            return flat(torch.autograd.grad(phi.sum(), leaves, materialize_grads=True))
+            return flat(_gradients(phi, leaves))
 
     def gradient_delta(self, w: Tensor, rows: Tensor, index: Index) -> Tensor:
         """grad_delta_i phi_i(w, delta_i), end to end."""
@@ -118,8 +111,7 @@ class Problem:
         with torch.enable_grad():
             leaf = rows.detach().requires_grad_()
             phi = self._call(self.w_layout.pieces(w.detach()), leaf, index)
-            (gradient,) = torch.autograd.grad(phi.sum(), leaf, materialize_grads=True)
-            return gradient
+            return _gradients(phi, [leaf])[0]
 
     def gradients(self, w: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
         """Both gradients of the whole phi, from one backward pass."""
@@ -129,7 +121,7 @@ class Problem:
             leaves = [p.detach().requires_grad_() for p in self.w_layout.pieces(w)]
             leaf = delta.detach().requires_grad_()
             phi = self._call(leaves, leaf, self.all)
-            *w_gradients, delta_gradient = torch.autograd.grad(phi.sum(), [*leaves, leaf], materialize_grads=True)
+            *w_gradients, delta_gradient = _gradients(phi, [*leaves, leaf])
             return flat(w_gradients), delta_gradient
 
     def gradient_w_change(self, w: Tensor, i: int, new: Tensor, old: Tensor) -> tuple[Tensor, int]:
@@ -176,20 +168,20 @@ class Problem:
     # Shapes
 
     def _call(self, pieces: Sequence[Tensor], rows: Tensor, index: Index) -> Tensor:
-        phi = self.coupling(self.w_layout.form(pieces), self.delta_layout.form(rows, index.numbers), index.tensor)
-        if not isinstance(phi, Tensor) or phi.shape != (len(index.numbers),):
+        phi = self.coupling(self.w_layout.form(pieces), self.delta_layout.form(rows, index), index.tensor)
+        if not isinstance(phi, Tensor) or phi.shape != (index.count,):
             got = f"shape {tuple(phi.shape)}" if isinstance(phi, Tensor) else type(phi).__name__
             raise InputError(
-                f"coupling must return a tensor of shape ({len(index.numbers)},), one phi_i for each entry of index, "
+                f"coupling must return a tensor of shape ({index.count},), one phi_i for each entry of index, "
                 f"got {got}: sum over everything but the blocks"
             )
         return phi
 
     def _forms(self, w: Tensor, rows: Tensor, index: Index) -> tuple[Weights, Blocks, Tensor]:
-        return self.w_layout.unpack(w), self.delta_layout.form(rows, index.numbers), index.tensor
+        return self.w_layout.unpack(w), self.delta_layout.form(rows, index), index.tensor
 
     def _stack(self, rows: Tensor, index: Index) -> Tensor:
-        return rows.view(len(index.numbers), *self.delta_layout.shapes[0])
+        return rows.view(index.count, *self.delta_layout.shapes[0])
 
     def _whole_w(self, w: Tensor) -> Tensor:
         """The w that a single f acts on: the tensor in its own shape, or the dict's tensors as one vector."""
@@ -197,7 +189,7 @@ class Problem:
 
     def _g_rows(self, rows: Tensor, index: Index) -> list[tuple[Convex, Tensor]]:
         functions = [self.g[i] if isinstance(self.g, list) else self.g for i in index.numbers]
-        return list(zip(functions, self.delta_layout.form(rows, index.numbers), strict=True))
+        return list(zip(functions, self.delta_layout.form(rows, index), strict=True))
 
     def w_form(self, w: Tensor) -> Weights:
         """A flat w in the user's form (views)."""
@@ -205,7 +197,7 @@ class Problem:
 
     def delta_form(self, delta: Tensor) -> Blocks:
         """A flat delta in the user's form (views)."""
-        return self.delta_layout.form(delta, self.all.numbers)
+        return self.delta_layout.form(delta, self.all)
 
     def _check_start(self) -> None:
         """Refuse a start from which nothing can come, with the reason."""
@@ -219,7 +211,13 @@ class Problem:
                 raise InputError(
                     f"{name} has {int((~start.isfinite()).sum())} values that are not finite: start elsewhere"
                 )
-        phi = self.phi(self.w0, self.delta0, self.all).detach()
+        try:
+            phi = self.phi(self.w0, self.delta0, self.all).detach()
+        except InputError:
+            raise
+        except Exception as error:
+            shapes = f"w {_shapes(self.w_form(self.w0))} and delta {_shapes(self.delta_form(self.delta0))}"
+            raise InputError(f"coupling fails at (w0, delta0) with {shapes}: {error!r}: make it fit them") from error
         if not phi.isfinite().all():
             i = int((~phi.isfinite()).nonzero()[0])
             raise InputError(f"coupling gives {float(phi[i])} for block {i} at (w0, delta0): start where phi is finite")
@@ -234,6 +232,9 @@ class Problem:
             )
         self._check_prox("f", self.w0.numel(), lambda: self.prox_f(self.w0, 1.0))
         self._check_prox("g", self.delta0.numel(), lambda: self.prox_g(self.delta0, 1.0, self.all))
+        one = self.delta_layout.block(self.delta0, 0)
+        self._check_prox("g", one.numel(), lambda: self.prox_g(one, 1.0, self.only(0)))
+        self._check_structure()
 
     @staticmethod
     def _check_prox(name: str, size: int, prox: Callable[[], Tensor]) -> None:
@@ -241,11 +242,35 @@ class Problem:
         try:
             got = prox().numel()
         except RuntimeError as error:
-            raise InputError(f"{name} does not fit the shape of its variable ({error}): give it that shape") from error
+            raise InputError(
+                f"{name} does not fit the shape of its variable ({error}): f acts on w, g on each block alone; "
+                "give a list of n functions for blocks with bounds or centres of their own"
+            ) from error
         if got != size:
             raise InputError(
                 f"{name}'s prox gives {got} numbers for {size}: its tensors must have the variable's shape"
             )
+
+    def _check_structure(self) -> None:
+        """Refuse gradients that are not finite, and declarations that do not hold near the start."""
+        g_w, g_delta = self.gradients(self.w0, self.delta0)
+        for name, gradient in (("w", g_w), ("delta", g_delta)):
+            if not gradient.isfinite().all():
+                raise InputError(f"the gradient of phi in {name} is not finite at (w0, delta0): start elsewhere")
+        slack = torch.finfo(self.w0.dtype).eps ** 0.5
+        if self.linear_in_w:
+            moved = self.gradient_w(self.w0 + 1 + self.w0.abs(), self.delta0, self.all)
+            if float((moved - g_w).norm()) > slack * (1 + float(g_w.norm() + moved.norm())):
+                raise InputError("linear_in_w is declared, but grad_w phi changes with w: leave it out")
+        if self.closed_form is not None:
+            tau = 0.01
+            d = flat(self.closed_form(*self._forms(self.w0, self.delta0, self.all)[:2], tau, self.all.tensor))
+            fixed = d.shape == self.delta0.shape
+            if fixed:
+                again = self.prox_g(self.delta0 + tau * self.gradient_delta(self.w0, d, self.all), tau, self.all)
+                fixed = float((again - d).norm()) <= slack * (1 + float(d.norm()))
+            if not fixed:
+                raise InputError("closed_form does not solve the implicit step at the start: leave it out")
 
     def _check_gradients(self) -> None:
         """Refuse a coupling that hides w and delta from automatic differentiation, and wrong gradients by hand."""
@@ -266,9 +291,23 @@ class Problem:
                 )
 
 
+def _gradients(phi: Tensor, leaves: list[Tensor]) -> Sequence[Tensor]:
+    """The gradients of sum phi; zero where phi does not depend on a variable."""
+    if not phi.requires_grad:
+        return [torch.zeros_like(leaf) for leaf in leaves]
+    return torch.autograd.grad(phi.sum(), leaves, materialize_grads=True)
+
+
 def _norm(x: Tensor) -> Tensor:
     size: Tensor = torch.linalg.vector_norm(x)
     return size
+
+
+def _shapes(values: Weights | Blocks) -> str:
+    if isinstance(values, Tensor):
+        return str(tuple(values.shape))
+    pieces = values.items() if isinstance(values, dict) else enumerate(values)
+    return "{" + ", ".join(f"{name}: {tuple(piece.shape)}" for name, piece in pieces) + "}"
 
 
 def _f(f: Convex | Mapping[str, Convex] | None, layout: WeightLayout) -> Convex | dict[str, Convex]:

@@ -17,49 +17,12 @@ from sihg.minimax.layout import Blocks, Weights
 from sihg.minimax.measure import estimate_constants, estimate_curvature, flat_saddle_norm_squared
 from sihg.minimax.oracle import DivergedError, Oracle
 from sihg.minimax.problem import Problem
+from sihg.minimax.progress import Callback, Progress
 from sihg.minimax.solvers import method_class, method_name
 from sihg.minimax.solvers.method import Method, State
 from sihg.minimax.state import SolveState
 from sihg.minimax.steps import StepSizes
 from sihg.runs.interrupt import stop_on_interrupt
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What a callback sees after an iteration; `row` is the recorded row, or None where nothing was recorded.
-
-    `history` has all rows so far. `at` is the solve's state, whose delta the next iteration may overwrite; `resume()`
-    gives a copy to keep or to save.
-    """
-
-    problem: Problem
-    at: SolveState
-    history: History
-    row: dict[str, float] | None
-
-    @property
-    def iteration(self) -> int:
-        """The iterations done."""
-        return self.at.iteration
-
-    @property
-    def state(self) -> State:
-        """The method's state: flat w and delta, and what the next step needs."""
-        return self.at.inner
-
-    def resume(self) -> SolveState:
-        """A state from which the solve can go on."""
-        return self.at.copied()
-
-    @property
-    def w(self) -> Weights:
-        """The iterate w in the user's form (a view: copy it to keep it)."""
-        return self.problem.w_form(self.state.w)
-
-    @property
-    def delta(self) -> Blocks:
-        """The iterate delta in the user's form (a view: copy it to keep it)."""
-        return self.problem.delta_form(self.state.delta)
 
 
 @dataclass(frozen=True)
@@ -72,9 +35,6 @@ class Result:
     stopped: str
     state: SolveState
     steps: StepSizes
-
-
-Callback = Callable[[Progress], object]
 
 
 def solve(
@@ -101,7 +61,7 @@ def solve(
     - `seed` decides the blocks i_k that a stochastic method draws (0 if not given); `blocks` fixes them, one for each
       of the iterations.
     - `record_every=None` measures nothing.
-    - `callback(progress)` is called after every iteration and stops the solve by returning True.
+    - `callback(progress)` is called after every iteration and stops the solve by returning something true.
     - `state` continues an earlier solve exactly, for `iterations` more, with its step sizes and seed unless others are
       given.
     - `options` are further settings of the method, such as MGDA's `ascent_steps`.
@@ -109,7 +69,7 @@ def solve(
     Ctrl-C ends the solve after the iteration under way, with all that was reached.
     """
     _check_settings(problem, iterations, tolerance, blocks, record_every)
-    given = {name: v for name, v in {"sigma": sigma, "tau": tau, "theta": theta, **options}.items() if v is not None}
+    given = {**_checked_steps(sigma, tau, theta), **options}
     with torch.no_grad():
         at = (
             _begin(problem, method, given, seed or 0)
@@ -119,9 +79,9 @@ def solve(
         oracle = Oracle(problem, at.curvature, at.w_gradients, at.delta_gradients)
         history = History({"method": method, "n": problem.n, "seed": at.seed, "steps": _about(at)})
         run = _Run(problem, at, oracle, history, record_every, tolerance, callback)
-        sequence = iter(blocks) if blocks is not None else _draws(at.seed, problem.n, at.iteration)
+        sequence = (int(i) for i in blocks) if blocks is not None else _draws(at.seed, problem.n, at.iteration)
         with stop_on_interrupt() as interrupted:
-            stopped = run.go(iterations, sequence, interrupted)
+            stopped = run.go(int(iterations), sequence, interrupted)
     if oracle.unsolved:
         warnings.warn(
             f"{len(oracle.unsolved)} implicit steps ended short of their tolerance (the worst within "
@@ -129,11 +89,10 @@ def solve(
             EstimateWarning,
             stacklevel=2,
         )
-    final = run.at
     history.about["stopped"] = stopped
-    return Result(
-        problem.w_form(final.inner.w), problem.delta_form(final.inner.delta), history, stopped, final, final.steps
-    )
+    at = run.at
+    w, delta = problem.w_form(at.inner.w.clone()), problem.delta_form(at.inner.delta.clone())
+    return Result(w, delta, history, stopped, at, at.steps)
 
 
 class _Run:
@@ -179,7 +138,7 @@ class _Run:
             row_due = self.record_every and (k % self.record_every == 0 or k == end)
             reached = row_due and self._recorded(k, s, seconds)
             row = self._last_row() if row_due else None
-            if self.callback and self.callback(Progress(self.problem, self.at, self.history, row)) is True:
+            if self.callback and self.callback(Progress(self.problem, self.at, self.history, row)):
                 self._record_if_new(k, s, seconds)
                 return f"stopped by the callback at iteration {k}"
             if reached:
@@ -195,8 +154,8 @@ class _Run:
         norm_squared = flat_saddle_norm_squared(self.problem, *self.at.method.measured_at(oracle, s))
         row = {
             "iteration": k,
-            "w_gradients": oracle.w_gradients,
-            "delta_gradients": oracle.delta_gradients,
+            "w_gradients": self.at.w_gradients,
+            "delta_gradients": self.at.delta_gradients,
             "seconds": seconds,
             "saddle_norm_squared": norm_squared,
         }
@@ -225,7 +184,7 @@ def _begin(problem: Problem, method: str, given: dict[str, Any], seed: int) -> S
     made = _make(kind, method, {**given, "sigma": steps.sigma, "tau": steps.tau, "theta": steps.theta})
     curvature = _curvature(problem, made, steps.tau)
     _warn_outside_theorem(problem, made, steps)
-    return SolveState(0, made, steps, made.init(problem.w0, problem.delta0.clone()), seed, curvature, 0, 0, 0.0)
+    return SolveState(0, made, steps, made.init(problem.w0.clone(), problem.delta0.clone()), seed, curvature, 0, 0, 0.0)
 
 
 def _continue(problem: Problem, method: str, given: dict[str, Any], seed: int | None, state: SolveState) -> SolveState:
@@ -249,16 +208,25 @@ def _continue(problem: Problem, method: str, given: dict[str, Any], seed: int | 
 
 def _steps(problem: Problem, kind: type[Method[Any]], given: dict[str, Any]) -> StepSizes:
     """The step sizes: given, or chosen by the method's rule; a given one overrides the choice."""
+    named = {name: given[name] for name in ("sigma", "tau", "theta") if name in given}
+    if "sigma" in given and "tau" in given:
+        chosen = StepSizes(given["sigma"], given["tau"])
+    else:
+        chosen = kind.choose(problem, _lipschitz(problem))
+        chosen = replace(chosen, source=", ".join([chosen.source, *(f"{name} given" for name in named)]))
+    chosen = replace(chosen, **named)
+    return chosen if "theta" in named else replace(chosen, theta=kind.best_theta(problem, chosen.sigma, chosen.tau))
+
+
+def _checked_steps(sigma: float | None, tau: float | None, theta: float | None) -> dict[str, Any]:
+    """The step sizes that are given, as plain numbers in their ranges."""
+    given = {name: float(v) for name, v in (("sigma", sigma), ("tau", tau), ("theta", theta)) if v is not None}
     for name in ("sigma", "tau"):
         if name in given and not (isfinite(given[name]) and given[name] > 0):
             raise StepSizeError(f"{name} must be finite and > 0, got {given[name]}: leave it out to have it chosen")
-    if "theta" in given and not 0 <= given["theta"] <= 1:
+    if not 0 <= given.get("theta", 1.0) <= 1:
         raise StepSizeError(f"theta must be in [0, 1], got {given['theta']}: the theorems use 1, or Theorem 2's value")
-    if "sigma" in given and "tau" in given:
-        return StepSizes(given["sigma"], given["tau"], given.get("theta", 1.0))
-    chosen = kind.choose(problem, _lipschitz(problem))
-    named = {name: given[name] for name in ("sigma", "tau", "theta") if name in given}
-    return replace(chosen, **named, source=", ".join([chosen.source, *(f"{name} given" for name in named)]))
+    return given
 
 
 def _lipschitz(problem: Problem) -> Constants:
@@ -278,16 +246,15 @@ def _lipschitz(problem: Problem) -> Constants:
 
 def _curvature(problem: Problem, method: Method[Any], tau: float) -> float:
     """L22 for the implicit step, known or estimated; refuses tau L22 >= 1, where the step is not well posed."""
-    if not method.implicit or problem.closed_form is not None or problem.bilinear_in_both:
+    if not method.implicit or problem.bilinear_in_both:
         return 0.0
     known = problem.constants.L22
+    if known is None and problem.closed_form is not None:
+        return 0.0
     L22 = estimate_curvature(problem) if known is None else known
     if tau * L22 >= 1:
         kind = "estimated at the start" if known is None else "the problem's"
-        raise StepSizeError(
-            f"tau must be < 1/L22 = {1 / L22:.4g} (L22 = {L22:.4g}, {kind}), got {tau:.4g}: lower tau, or give the "
-            "problem a closed_form of its implicit step"
-        )
+        raise StepSizeError(f"tau must be < 1/L22 = {1 / L22:.4g} (L22 = {L22:.4g}, {kind}), got {tau:.4g}: lower tau")
     # An estimate of zero is no proof that phi is linear in delta, which alone makes one Picard step exact.
     return L22 if known is not None else max(L22, 1e-3 / tau)
 
@@ -333,12 +300,14 @@ def _draws(seed: int, n: int, first: int) -> Iterator[int]:
 def _check_settings(
     problem: Problem, iterations: int, tolerance: float | None, blocks: Sequence[int] | None, record_every: int | None
 ) -> None:
-    if iterations < 0:
-        raise InputError(f"iterations must be >= 0, got {iterations}")
+    if iterations < 0 or iterations != int(iterations):
+        raise InputError(f"iterations must be a whole number >= 0, got {iterations}")
     if record_every is not None and record_every < 1:
         raise InputError(f"record_every must be >= 1, got {record_every}: use None to measure nothing")
-    if tolerance is not None and (record_every is None or not tolerance >= 0):
-        raise InputError(f"tolerance ({tolerance}) is >= 0 and looked at when rows are recorded: set record_every")
+    if tolerance is not None and not tolerance >= 0:
+        raise InputError(f"tolerance must be >= 0, got {tolerance}")
+    if tolerance is not None and record_every is None:
+        raise InputError(f"tolerance {tolerance} is looked at when rows are recorded, and none are: set record_every")
     if blocks is not None:
         if len(blocks) < iterations:
             raise InputError(f"blocks has {len(blocks)} entries for {iterations} iterations: give one an iteration")

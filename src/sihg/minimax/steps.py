@@ -187,18 +187,24 @@ def hybrid_steps(constants: Constants, n: int, *, is_bilinear: bool) -> StepSize
         steps = best_bilinear(L12=c["L12"], n=n)
     else:
         steps = best_weak(**c, rho=constants.rho or 0.0)
-    return StepSizes(steps.sigma, steps.tau, steps.theta, f"{steps.source} with {constants.source}")
+    unknown = ", rho not known and taken as 0" if constants.rho is None and not (constants.mu or is_bilinear) else ""
+    return StepSizes(steps.sigma, steps.tau, steps.theta, f"{steps.source} with {constants.source}{unknown}")
 
 
 def hybrid_condition(steps: StepSizes, constants: Constants, n: int, *, is_bilinear: bool) -> Condition:
     """The condition under which SSI-HG or DSI-HG is known to converge on a problem with these constants."""
-    c = _known(constants, n)
+    L11, L12, rho = constants.L11 or 0.0, coupling_constant(constants, n), constants.rho or 0.0
     if constants.mu and steps.theta < 1:
-        return strong_mvi(steps.sigma, steps.tau, steps.theta, L11=c["L11"], L12=c["L12"], n=n, mu=constants.mu)
+        return strong_mvi(steps.sigma, steps.tau, steps.theta, L11=L11, L12=L12, n=n, mu=constants.mu)
     if is_bilinear:
-        return bilinear(steps.sigma, steps.tau, steps.theta, L12=c["L12"], n=n)
-    rho = constants.rho or 0.0
-    return weak_mvi(steps.sigma, steps.tau, steps.theta, L11=c["L11"], L12=c["L12"], n=n, rho=rho)
+        return bilinear(steps.sigma, steps.tau, steps.theta, L12=L12, n=n)
+    return weak_mvi(steps.sigma, steps.tau, steps.theta, L11=L11, L12=L12, n=n, rho=rho)
+
+
+def coupling_constant(constants: Constants, n: int) -> float:
+    """The L12 that counts: one block's, where blocks move one at a time and it is known."""
+    L12 = constants.L12 if n == 1 or constants.L12_block is None else constants.L12_block
+    return L12 or 0.0
 
 
 def operator_steps(constants: Constants, fraction: float, rule: str) -> StepSizes:
@@ -219,8 +225,7 @@ def _known(constants: Constants, n: int) -> _Lipschitz:
     """L11, L12 and L22, and n; one block's L12 where blocks move one at a time."""
     if constants.L11 is None or constants.L12 is None or constants.L22 is None:
         raise InputError("L11, L12 and L22 must be known to choose step sizes: give sigma and tau, or the constants")
-    L12 = constants.L12 if n == 1 or constants.L12_block is None else constants.L12_block
-    return {"L11": constants.L11, "L12": L12, "L22": constants.L22, "n": n}
+    return {"L11": constants.L11, "L12": coupling_constant(constants, n), "L22": constants.L22, "n": n}
 
 
 def _positive(lipschitz: float) -> float:

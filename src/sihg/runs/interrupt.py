@@ -28,4 +28,4 @@ def stop_on_interrupt() -> Iterator[Callable[[], bool]]:
     try:
         yield lambda: asked
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)

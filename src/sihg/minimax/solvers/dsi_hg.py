@@ -9,7 +9,7 @@ from sihg.minimax.constants import Constants
 from sihg.minimax.oracle import Oracle
 from sihg.minimax.problem import Problem
 from sihg.minimax.solvers.method import Method, State
-from sihg.minimax.steps import Condition, StepSizes, hybrid_condition, hybrid_steps
+from sihg.minimax.steps import Condition, StepSizes, contraction, hybrid_condition, hybrid_steps
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,11 @@ class DSIHG(Method[DSIHGState]):
     def choose(cls, problem: Problem, constants: Constants) -> StepSizes:
         """By Theorem 2 where mu is known, else by Theorem 1 (Corollaries 4 and 3)."""
         return hybrid_steps(constants, 1, is_bilinear=problem.bilinear_in_both)
+
+    @classmethod
+    def best_theta(cls, problem: Problem, sigma: float, tau: float) -> float:
+        """Theorem 2's where mu is known, else 1."""
+        return contraction(sigma, tau, mu=problem.constants.mu or 0.0, n=1)
 
     def condition(self, problem: Problem, constants: Constants, steps: StepSizes) -> Condition:
         """Theorem 1 or 2."""

@@ -48,6 +48,11 @@ class Method(ABC, Generic[S]):
     def choose(cls, problem: Problem, constants: Constants) -> StepSizes:
         """The step sizes for a problem with these constants."""
 
+    @classmethod
+    def best_theta(cls, problem: Problem, sigma: float, tau: float) -> float:  # noqa: ARG003
+        """The extrapolation for these steps."""
+        return 1.0
+
     def condition(self, problem: Problem, constants: Constants, steps: StepSizes) -> Condition | None:  # noqa: ARG002
         """Whether the method's theorem covers these steps; None where it has none."""
         return None

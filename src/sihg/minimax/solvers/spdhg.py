@@ -8,7 +8,7 @@ from sihg.minimax.constants import Constants
 from sihg.minimax.oracle import Oracle
 from sihg.minimax.problem import Problem
 from sihg.minimax.solvers.method import Method, State
-from sihg.minimax.steps import Condition, StepSizes, hybrid_condition, hybrid_steps
+from sihg.minimax.steps import Condition, StepSizes, contraction, hybrid_condition, hybrid_steps
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class SPDHG(Method[SPDHGState]):
 
     def step(self, oracle: Oracle, s: SPDHGState, i: int) -> SPDHGState:
         """One iteration."""
-        z = oracle.gradient_w(s.w, s.delta) if s.z is None else s.z
+        z = oracle.gradient_w(s.w, s.delta).clone() if s.z is None else s.z
         w = oracle.prox_f(s.w.sub(z if s.z_bar is None else s.z_bar, alpha=self.sigma), self.sigma)
         old = oracle.block(s.delta, i)
         Aw = oracle.gradient_delta_of(w, old, oracle.problem.only(i))
@@ -54,6 +54,11 @@ class SPDHG(Method[SPDHGState]):
     def choose(cls, problem: Problem, constants: Constants) -> StepSizes:
         """As for SSI-HG, which it is a case of."""
         return hybrid_steps(constants, problem.n, is_bilinear=problem.bilinear_in_both)
+
+    @classmethod
+    def best_theta(cls, problem: Problem, sigma: float, tau: float) -> float:
+        """Theorem 2's where mu is known, else 1."""
+        return contraction(sigma, tau, mu=problem.constants.mu or 0.0, n=problem.n)
 
     def condition(self, problem: Problem, constants: Constants, steps: StepSizes) -> Condition:
         """As for SSI-HG."""

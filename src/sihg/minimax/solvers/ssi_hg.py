@@ -9,7 +9,7 @@ from sihg.minimax.constants import Constants
 from sihg.minimax.oracle import Oracle, implicit
 from sihg.minimax.problem import Problem
 from sihg.minimax.solvers.method import Method, State
-from sihg.minimax.steps import Condition, StepSizes, hybrid_condition, hybrid_steps
+from sihg.minimax.steps import Condition, StepSizes, contraction, hybrid_condition, hybrid_steps
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class SSIHG(Method[SSIHGState]):
     def _gradient_and_direction(self, oracle: Oracle, s: SSIHGState) -> tuple[Tensor, Tensor]:
         """A_k and (1+theta) A_k - theta A_{k-1} + theta (n-1) c_k."""
         if s.gradient is None or s.i is None or s.old is None:
-            A = oracle.gradient_w(s.w, s.delta)
+            A = oracle.gradient_w(s.w, s.delta).clone()  # it may be a view of delta, which is written in place
             return A, A
         n, problem, j, now = oracle.n, oracle.problem, s.i, oracle.problem.delta_layout.block(s.delta, s.i)
         if problem.linear_in_w:
@@ -85,6 +85,11 @@ class SSIHG(Method[SSIHGState]):
     def choose(cls, problem: Problem, constants: Constants) -> StepSizes:
         """By Theorem 2 where mu is known, else by Theorem 1."""
         return hybrid_steps(constants, problem.n, is_bilinear=problem.bilinear_in_both)
+
+    @classmethod
+    def best_theta(cls, problem: Problem, sigma: float, tau: float) -> float:
+        """Theorem 2's where mu is known, else 1."""
+        return contraction(sigma, tau, mu=problem.constants.mu or 0.0, n=problem.n)
 
     def condition(self, problem: Problem, constants: Constants, steps: StepSizes) -> Condition:
         """Theorem 1 or 2."""
