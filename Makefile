@@ -29,7 +29,7 @@ format: env
 	$(BIN)/ruff format .
 
 bench: env
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks --out runs/bench
 
 clean:
 	rm -rf .venv .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache runs

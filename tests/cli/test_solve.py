@@ -188,6 +188,13 @@ def test_killed_run_goes_on_from_its_last_save(tmp_path: Path) -> None:
         (["solve", "math:pi"], "is a float: name a callable"),
         (["solve", "--resume", "/no/such/folder"], "--resume takes a folder made with --out"),
         (["report", "/no/such/folder"], "/no/such/folder"),
+        (["solve", "ridge", "--set", "n=0"], "ridge cannot be built with {'n': 0} (ZeroDivisionError"),
+        (["solve", "ratio-game", "--set", "s=0"], "ratio-game cannot be built"),
+        (["solve", ":x"], "problem ':x' cannot be loaded"),
+        (["solve", "ridge", "--method", "gda,mgda", "--theta", "1"], "none of gda, mgda has a setting 'theta'"),
+        (["solve", "quadratic", "--method", "ssi-hg,spdhg"], "spdhg solves bilinear problems only"),
+        (["solve", "ridge", "--tolerance", "-1"], "tolerance must be >= 0, got -1.0"),
+        (["solve", "--resume", "x", "ridge"], "--resume keeps the settings of its folder, 'problem' is given too"),
         (["solve", "weak-mvi", "--iterations", "3", "--out", "/proc/none/here"], "cannot write /proc/none/here"),
     ],
 )
@@ -202,7 +209,13 @@ def test_mistakes_get_one_line_and_exit_code_2(
 
 
 @pytest.mark.parametrize(
-    "words", [["solve", "ridge", "--iterations", "2.5"], ["solve", "ridge", "--tau", "x/y"], ["fly"]]
+    "words",
+    [
+        ["solve", "ridge", "--iterations", "2.5"],
+        ["solve", "ridge", "--iterations", "inf"],
+        ["solve", "ridge", "--tau", "x/y"],
+        ["fly"],
+    ],
 )
 def test_what_the_parser_refuses(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
@@ -240,3 +253,49 @@ def test_diverging_method_is_told_not_thrown(capsys: pytest.CaptureFixture[str])
     )
     (row,) = json.loads(capsys.readouterr().out)["methods"]
     assert row["stopped"].startswith("diverged at iteration ")
+
+
+def test_theta_goes_to_the_methods_that_have_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("solve", "ridge", "--method", "ssi-hg,gda", "--theta", "1", "--iterations", "5", "--json") == 0
+    assert [row["theta"] for row in json.loads(capsys.readouterr().out)["methods"]] == [1.0, None]
+
+
+def test_no_bound_where_the_theorem_does_not_hold(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("solve", "weak-mvi", "--theta", "0", "--iterations", "5", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["methods"][0]["bound"] is None
+    assert run("solve", "weak-mvi", "--iterations", "5", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["methods"][0]["bound"] > 0
+
+
+@pytest.mark.parametrize("more", [[], ["--tolerance", "1e-3"]])
+def test_resuming_a_finished_run_changes_nothing(more: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = ["solve", "quadratic", "--iterations", "325", "--record-every", "7", "--out", str(out)]
+    assert run(*words, *more) == 0
+    before = (out / "summary.json").read_text(), (out / "ssi-hg" / "history.csv").read_text()
+    assert run("solve", "--resume", str(out)) == 0
+    assert (out / "summary.json").read_text() == before[0]
+    assert (out / "ssi-hg" / "history.csv").read_text() == before[1]
+
+
+def test_damaged_folder_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    assert run("solve", "weak-mvi", "--iterations", "20", "--out", str(out)) == 0
+    for name in ("ssi-hg/trajectory.csv", "ssi-hg/history.json", "ssi-hg/state.safetensors", "config.json"):
+        content = (out / name).read_bytes()
+        (out / name).write_bytes(content[: len(content) // 2])
+        assert run("solve", "--resume", str(out), "--iterations", "40") == 2, name
+        assert name.rsplit("/", 1)[-1] in capsys.readouterr().err
+        (out / name).write_bytes(content)
+
+
+def test_open_boxes_and_infinite_fields_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "open.py").write_text(
+        "import torch\nfrom sihg.minimax import NonNegative, Problem\n"
+        "def make():\n"
+        "    phi = lambda w, d, i: (w * d).sum(1) - torch.log(w).sum()\n"
+        "    return Problem(phi, torch.ones(1), torch.ones(1, 1), NonNegative(), NonNegative())\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert run("solve", "open:make", "--iterations", "5", "--sigma", "0.1", "--tau", "0.1", "--out", "run") == 0
+    assert Path("run/trajectories.svg").exists()

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sihg.core.prox import L1, Box, SquaredL2
 from sihg.errors import InputError
-from sihg.minimax import LinearMap, Problem
+from sihg.minimax import LinearMap, Problem, measure
 from sihg.minimax.problem import Gradients
 
 W, D = torch.ones(3), torch.ones(2, 3)
@@ -100,3 +100,70 @@ def test_the_start_is_copied() -> None:
     problem = Problem(inner, w0, D)
     w0.zero_()
     assert problem.w0.sum() == 3
+
+
+def test_what_an_index_ignoring_or_partial_coupling_may_do() -> None:
+    """A coupling may leave out w or delta: its gradient there is zero."""
+    only_delta = Problem(lambda _w, d, _: -(d**2).sum(1), W, D)
+    assert not only_delta.gradient_w(only_delta.w0, only_delta.delta0, only_delta.all).any()
+    only_w = Problem(lambda w, _d, i: (w**2).sum() * torch.ones(len(i)), W, D)
+    assert not only_w.gradient_delta(only_w.w0, only_w.delta0, only_w.all).any()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"delta0": torch.ones(2, 4)}, r"coupling fails at \(w0, delta0\) with w \(3,\) and delta \(2, 4\)"),
+        ({"coupling": lambda w, d, _: d @ w**2, "linear_in_w": True}, "grad_w phi changes with w"),
+        ({"closed_form": lambda _w, c, _t, _i: 0 * c + 5}, "closed_form does not solve the implicit step"),
+        ({"closed_form": lambda _w, c, _t, _i: c[:1]}, "closed_form does not solve the implicit step"),
+        ({"coupling": lambda w, d, _: (d @ w).abs().sqrt(), "w0": torch.zeros(3)}, "in w is not finite at"),
+        ({"g": Box(torch.zeros(2, 3), torch.ones(2, 3))}, "give its tensors the shape of w, or of one block"),
+    ],
+)
+def test_declarations_that_do_not_hold(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Problem(**{"coupling": inner, "w0": W, "delta0": D, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("blocks", "message"),
+    [
+        ([], "blocks is empty"),
+        ([3.0], "block 0 must be a matrix or a LinearMap, got float"),
+        ([torch.ones(3)], "block 0"),
+    ],
+)
+def test_bilinear_blocks_that_are_none(blocks: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Problem.bilinear(blocks)
+
+
+def test_bilinear_dtypes() -> None:
+    with pytest.raises(InputError, match=r"matrix 0 is torch.float32, w0 torch.float64"):
+        Problem.bilinear(torch.ones(1, 2, 3), w0=torch.ones(3, dtype=torch.float64))
+
+
+def test_dicts_are_taken_by_key() -> None:
+    def coupling(w: dict[str, Tensor], delta: Tensor, index: Tensor) -> Tensor:  # noqa: ARG001
+        return delta @ w["a"] + w["b"].square().sum()
+
+    a, b = torch.arange(3.0), torch.arange(2.0) + 5
+    problem = Problem(coupling, {"a": a, "b": b}, D)
+    one = measure.saddle_norm_squared(problem, {"a": a, "b": b}, D)
+    assert measure.saddle_norm_squared(problem, {"b": b, "a": a}, D) == one
+    with pytest.raises(InputError, match=r"w has the keys \['a', 'c'\], the problem's has \['a', 'b'\]"):
+        measure.saddle_norm_squared(problem, {"a": a, "c": b}, D)
+    with pytest.raises(InputError, match="w has shapes"):
+        measure.saddle_norm_squared(problem, {"a": b, "b": a}, D)
+    with pytest.raises(InputError, match="delta has 1 blocks, not 2"):
+        measure.saddle_norm_squared(problem, {"a": a, "b": b}, D[:1])
+
+
+def test_whole_and_single_blocks_agree() -> None:
+    """The tall matrix for all blocks gives what the blocks give one by one."""
+    A = torch.randn(4, 3, 5, dtype=torch.float64)
+    tall, listed = Problem.bilinear(A), Problem.bilinear(list(A))
+    w, d = torch.randn(5, dtype=torch.float64), torch.randn(12, dtype=torch.float64)
+    for one, other in zip(tall.gradients(w, d), listed.gradients(w, d), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-13, atol=1e-13)

@@ -8,13 +8,14 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from sihg.core.prox import Box, SquaredL2
 from sihg.errors import EstimateWarning, InputError, StepSizeError, StepSizeWarning, UnknownNameError
-from sihg.minimax import METHODS, History, Problem, Progress, SolveState, measure, solve, zoo
+from sihg.minimax import METHODS, History, LinearMap, Problem, Progress, SolveState, measure, solve, steps, zoo
 from tests.minimax.problems import nonlinear
 
 STEPS: dict[str, Any] = {"sigma": 0.08, "tau": 0.05}
@@ -259,7 +260,7 @@ def test_implicit_steps_out_of_iterations_are_told() -> None:
         ({"iterations": -1}, "iterations must be a whole number >= 0, got -1"),
         ({"iterations": 2.5}, "whole number >= 0, got 2.5"),
         ({"tolerance": -1.0}, "tolerance must be >= 0, got -1.0"),
-        ({"record_every": 0}, "record_every must be >= 1, got 0"),
+        ({"record_every": 0}, "record_every must be >= 1, or None"),
         ({"tolerance": 0.1, "record_every": None}, "set record_every"),
         ({"blocks": [0], "iterations": 2}, "blocks has 1 entries for 2 iterations"),
         ({"blocks": [0, 9], "iterations": 2}, "blocks names block 9; the problem has 0 to 1"),
@@ -311,3 +312,105 @@ def test_observed_lipschitz_ratios_stay_below_the_constants() -> None:
     assert 0 < seen.L11 <= (c.L11 or 0)
     assert 0.9 < seen.L12 <= (c.L12 or 0)
     assert 0 < seen.L22 <= (c.L22 or 0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_results_and_problems_share_no_memory(method: str) -> None:
+    problem = zoo.get("ridge").problem
+    start = problem.w0.clone(), problem.delta0.clone()
+    for iterations in (0, 3):
+        result = solve(problem, method, iterations=iterations, record_every=None)
+        kept = result.state.inner.w.clone(), result.state.inner.delta.clone()
+        torch.as_tensor(result.w).fill_(7)
+        torch.as_tensor(result.delta).fill_(7)
+        assert torch.equal(result.state.inner.w, kept[0])
+        assert torch.equal(result.state.inner.delta, kept[1])
+    assert torch.equal(problem.w0, start[0])
+    assert torch.equal(problem.delta0, start[1])
+
+
+@pytest.mark.parametrize("method", ["ssi-hg", "dsi-hg", "spdhg"])
+def test_a_gradient_that_is_a_view_of_delta(method: str) -> None:
+    """An identity map hands delta itself back; writing delta in place must not change the kept gradient."""
+    w0, delta0 = torch.ones(3, dtype=torch.float64), torch.full((1, 3), 0.5, dtype=torch.float64)
+    settings: dict[str, Any] = {"sigma": 0.3, "tau": 0.3, "iterations": 20, "record_every": None}
+    views = Problem.bilinear([LinearMap(lambda w: w, lambda d: d)], w0, delta0, g=Box(-1, 1))
+    copies = Problem.bilinear(torch.eye(3, dtype=torch.float64)[None], w0, delta0, g=Box(-1, 1))
+    one, other = (solve(problem, method, **settings).state.inner for problem in (views, copies))
+    torch.testing.assert_close(one.w, other.w, rtol=0, atol=1e-14)
+    torch.testing.assert_close(one.delta, other.delta, rtol=0, atol=1e-14)
+
+
+def test_gradients_that_autograd_expands() -> None:
+    """Blocks that are numbers, and a coupling through w.sum(), whose gradient is an expanded tensor."""
+    problem = Problem(lambda w, d, _: d * w.sum(), torch.ones(3), torch.ones(4), f=SquaredL2(1.0), g=SquaredL2(1.0))
+    result = solve(problem, "ssi-hg", sigma=0.1, tau=0.1, iterations=30)
+    assert result.stopped == "30 iterations done"
+    assert torch.as_tensor(result.delta).shape == (4,)
+
+
+def test_large_finite_numbers_are_not_divergence() -> None:
+    problem = Problem(lambda w, d, _: 1e-30 * (d @ w), torch.full((1000,), 1e36), torch.full((1, 1000), 1e-6))
+    assert solve(problem, "gda", sigma=1e-6, tau=1e-6, iterations=2, record_every=None).stopped == "2 iterations done"
+
+
+def test_theta_follows_the_steps_where_mu_is_known() -> None:
+    problem = zoo.get("quadratic").problem
+    for given in ({"sigma": 0.01}, {"sigma": 0.01, "tau": 0.02}):
+        result = solve(problem, "ssi-hg", iterations=1, **given)  # type: ignore[arg-type]
+        assert result.steps.theta == steps.contraction(result.steps.sigma, result.steps.tau, mu=0.4, n=4)
+    assert solve(problem, "ssi-hg", iterations=1, sigma=0.01, tau=0.02, theta=1.0).steps.theta == 1
+
+
+def test_known_lipschitz_constants_without_l22() -> None:
+    problem = nonlinear(2).problem(constants={"L11": 1.0, "L12": 1.0})
+    assert solve(problem, "ssi-hg", **STEPS, iterations=2).stopped == "2 iterations done"
+
+
+def test_closed_form_does_not_excuse_tau() -> None:
+    with pytest.raises(StepSizeError, match=r"tau must be < 1/L22 = 50"):
+        solve(zoo.get("weak-mvi").problem, "ssi-hg", sigma=0.1, tau=60)
+
+
+def test_continuing_checks_its_steps_too() -> None:
+    problem = nonlinear(2).problem()
+    state = solve(problem, "ssi-hg", **STEPS, iterations=2).state
+    with pytest.raises(StepSizeError, match="sigma must be finite"):
+        solve(problem, "ssi-hg", state=state, sigma=-1.0)
+
+
+def test_numpy_numbers_are_welcome(tmp_path: Path) -> None:
+    problem = nonlinear(2).problem()
+    blocks = np.array([0, 1, 1])
+    result = solve(
+        problem,
+        "ssi-hg",
+        sigma=np.float64(0.05),
+        tau=np.float64(0.05),
+        iterations=3,
+        blocks=blocks,  # type: ignore[arg-type]
+    )
+    result.state.save(tmp_path / "s.safetensors")
+    result.history.save(tmp_path / "h.json")
+    again = solve(problem, "ssi-hg", **STEPS, iterations=9, callback=lambda p: np.bool_(p.iteration == 4))
+    assert again.state.iteration == 4
+
+
+def test_many_blocks_are_set_up_quickly() -> None:
+    """Choosing steps must not take a number of passes that grows with n."""
+    calls = 0
+
+    def coupling(w: Tensor, delta: Tensor, index: Tensor) -> Tensor:  # noqa: ARG001
+        nonlocal calls
+        calls += 1
+        return torch.tanh(delta @ w)
+
+    solve(Problem(coupling, torch.ones(2), torch.ones(3000, 2)), "ssi-hg", iterations=1, record_every=None)
+    assert calls < 400
+
+
+def test_row_at_divergence_counts_what_was_done() -> None:
+    problem = zoo.get("weak-mvi").problem
+    result = solve(problem, "gda", sigma=50, tau=50, iterations=2000, record_every=7)
+    assert result.stopped.startswith("diverged")
+    assert result.history["w_gradients"][-1] == result.state.w_gradients

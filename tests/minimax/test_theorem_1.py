@@ -15,8 +15,9 @@ from sihg.minimax.solvers.ssi_hg import SSIHG, SSIHGState
 
 SEEDS = 20
 RADIUS = 2.5
-# n: iterations, and how many of them are measured (a sum over every k-th one times k)
-RUNS = {1: (2000, 1), 4: (4000, 4), 16: (20_000, 20)}
+# n: iterations, and every how many the norm is measured. Measuring costs more than iterating, so for n = 16 every
+# 20th norm stands for 20; along a run neighbouring norms are alike.
+RUNS = {1: (2000, 1), 4: (2500, 1), 16: (20_000, 20)}
 
 
 @dataclass
@@ -29,13 +30,6 @@ class Sums:
 
     def total(self) -> float:
         return float(self.norms.sum() * self.every)
-
-    def slope_of_the_running_average(self) -> float:
-        """d log(mean of the first K) / d log K over the last half of the run."""
-        k = np.arange(1, len(self.norms) + 1)
-        average = np.cumsum(self.norms) / k
-        half = len(k) // 2
-        return float(np.polyfit(np.log(k[half:]), np.log(average[half:]), 1)[0])
 
 
 def run(problem: Problem, iterations: int, every: int, method: str = "ssi-hg", **settings: Any) -> Sums:
@@ -51,17 +45,25 @@ def run(problem: Problem, iterations: int, every: int, method: str = "ssi-hg", *
     return Sums(norms if result.stopped.endswith("done") else np.append(norms, inf), every, largest)
 
 
+def slope_of_the_running_average(norms: np.ndarray) -> float:
+    """d log(mean of the first K) / d log K over the last half of the run."""
+    k = np.arange(1, len(norms) + 1)
+    average = np.cumsum(norms) / k
+    half = len(k) // 2
+    return float(np.polyfit(np.log(k[half:]), np.log(average[half:]), 1)[0])
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", [range(10), range(10, 20)], ids=["first", "second"])
 @pytest.mark.parametrize("n", [1, 4, 16])
-def test_bound_rate_and_radius(n: int, seeds: range) -> None:
+def test_bound_rate_and_radius(n: int) -> None:
     problem, bound, chosen = instance(n)
     iterations, every = RUNS[n]
     assert steps.hybrid_condition(chosen, problem.constants, n, is_bilinear=False)
     assert 0 < bound < inf
-    sums = [run(problem, iterations, every, seed=seed) for seed in (seeds if n > 1 else seeds[:1])]
+    # With one block there is nothing to draw: every seed gives the same run.
+    sums = [run(problem, iterations, every, seed=seed) for seed in range(SEEDS if n > 1 else 1)]
     assert np.mean([s.total() for s in sums]) <= bound
-    assert np.mean([s.slope_of_the_running_average() for s in sums]) <= -0.95
+    assert slope_of_the_running_average(np.mean([s.norms for s in sums], axis=0)) <= -0.95
     assert max(s.largest_radius for s in sums) <= RADIUS
 
 
@@ -98,7 +100,7 @@ def test_what_the_theorem_needs_is_needed(n: int, monkeypatch: pytest.MonkeyPatc
     assert (violated_after(problem, bound, "without", chosen, 1.0) is not None) is (n > 1)
 
 
-@pytest.mark.parametrize("n", [1, 4])
+@pytest.mark.parametrize("n", [1, 4, 16])
 def test_gda_converges_at_no_step_of_a_grid(n: int) -> None:
     problem = instance(n)[0]
     start = measure.saddle_norm_squared(problem, problem.w_form(problem.w0), problem.delta_form(problem.delta0))

@@ -38,6 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output, such as `head`, has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        print(f"sihg: error: {error}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

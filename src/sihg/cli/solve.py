@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sihg.cli.numbers import number, whole
-from sihg.errors import InputError
+from sihg.errors import InputError, SihgError
 
 if TYPE_CHECKING:
     from sihg.experiments.comparison import Comparison
@@ -38,19 +38,19 @@ def add_parser(commands: Any) -> None:
         "problem",
         nargs="?",
         metavar="PROBLEM",
-        help="a name of the zoo, or package.module:callable giving a sihg.Problem",
+        help="a name of the zoo, or package.module:callable or path.py:callable giving a sihg.Problem",
     )
     what.add_argument("--list", action="store_true", help="list problems and methods, and stop")
     what.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="an option of the problem; repeat"
     )
     how = parser.add_argument_group("how")
-    how.add_argument("--method", default="ssi-hg", metavar="A,B,C", help="methods, by comma (default: ssi-hg)")
+    how.add_argument("--method", metavar="A,B,C", help="methods, by comma (default: ssi-hg)")
     how.add_argument(
         "--iterations", type=whole, metavar="N", help=f"iterations of each method (default: {DEFAULT_ITERATIONS})"
     )
     how.add_argument("--tolerance", type=number, metavar="T", help="stop once the saddle norm is at most T")
-    how.add_argument("--seed", type=whole, default=0, metavar="S", help="seed of the drawn blocks (default: 0)")
+    how.add_argument("--seed", type=whole, metavar="S", help="seed of the drawn blocks (default: 0)")
     for name, meaning in (("sigma", "step size of w"), ("tau", "step size of delta"), ("theta", "extrapolation")):
         how.add_argument(f"--{name}", type=number, metavar="X", help=f"{meaning} (default: by the theorem)")
     how.add_argument("--record-every", type=whole, metavar="N", help="measure every N iterations (default: 500 times)")
@@ -67,21 +67,37 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         print(_listing(as_json=args.json))
         return 0
-    # A process asked to end gets the same care as one that sees Ctrl-C.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     comparison = _comparison(args)
-    interrupted = _run_all(comparison)
+    # A process asked to end gets the same care as one that sees Ctrl-C.
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        interrupted = _run_all(comparison)
+    except (SihgError, KeyboardInterrupt):
+        if comparison.rows:
+            _show(comparison, as_json=args.json)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    _show(comparison, as_json=args.json)
+    if interrupted:
+        folder = comparison.folder
+        kept = (
+            f"to go on: sihg solve --resume {shlex.quote(str(folder))}" if folder else "nothing is kept without --out"
+        )
+        print(kept, file=sys.stderr)
+    return 130 if interrupted else 0
+
+
+def _show(comparison: "Comparison", *, as_json: bool) -> None:
+    """Print what was reached; with a folder, write it there with its figures and page."""
     summary = comparison.summary()
     if comparison.folder:
         from sihg.report.solve import report_solve
 
         report_solve(comparison.folder)
-    print(json.dumps(summary, indent=1, allow_nan=False) if args.json else _table(summary))
+    print(json.dumps(summary, indent=1, allow_nan=False) if as_json else _table(summary))
     if comparison.folder:
         print(f"report: {comparison.folder / 'index.html'}", file=sys.stderr)
-        if interrupted:
-            print(f"to go on: sihg solve --resume {shlex.quote(str(comparison.folder))}", file=sys.stderr)
-    return 130 if interrupted else 0
 
 
 def _run_all(comparison: "Comparison") -> bool:
@@ -103,19 +119,29 @@ def _table(summary: dict[str, Any]) -> str:
     from rich.console import Console
     from rich.table import Table
 
+    console = Console() if Console().is_terminal else Console(width=140)
+    narrow = console.width < 125  # then the step sizes and the reason stand below
     table = Table(title=f"{summary['problem']} (n = {summary['n']}): {summary['about']}", title_justify="left")
-    for heading in ("method", "iterations", "gradients w / delta", "|F|^2", "distance", "seconds", "sigma", "tau"):
-        table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
-    table.add_column("stopped")
+    for heading in ("method", "iterations", "gradients w / delta", "|F|^2", "distance", "seconds"):
+        table.add_column(
+            heading, justify="left" if heading == "method" else "right", no_wrap=heading != "gradients w / delta"
+        )
+    for heading in () if narrow else ("sigma", "tau", "stopped"):
+        table.add_column(heading, justify="left" if heading == "stopped" else "right")
+    below = []
     for row in summary["methods"]:
         gradients = f"{row['w_gradients']} / {row['delta_gradients']}"
-        numbers = [_short(row[key]) for key in ("saddle_norm_squared", "distance", "seconds", "sigma", "tau")]
-        table.add_row(row["method"], str(row["iterations"]), gradients, *numbers, row["stopped"])
-    console = Console(width=max(Console().width, 140))
+        cells = [_short(row[key]) for key in ("saddle_norm_squared", "distance", "seconds", "sigma", "tau")]
+        cells = [row["method"], str(row["iterations"]), gradients, *cells, row["stopped"]]
+        table.add_row(*cells[: len(table.columns)])
+        steps = f"{row['method']}: steps from {row['source']}"
+        below.append(
+            f"{row['method']}: {row['stopped']}; sigma {cells[6]}, tau {cells[7]}: {row['source']}" if narrow else steps
+        )
     with console.capture() as capture:
         console.print(table, markup=False)
-        for row in summary["methods"]:
-            console.print(f"{row['method']}: steps from {row['source']}", highlight=False, markup=False)
+        for line in below:
+            console.print(line, highlight=False, markup=False)
     return capture.get().rstrip()
 
 
@@ -127,15 +153,18 @@ def _comparison(args: argparse.Namespace) -> "Comparison":
     from sihg.experiments.comparison import Comparison
 
     if args.resume:
+        names = ("problem", "set", "method", "tolerance", "seed", "sigma", "tau", "theta", "record_every", "out")
+        if given := [name for name in names if getattr(args, name) not in (None, [])]:
+            raise InputError(f"--resume keeps the settings of its folder, {given[0]!r} is given too: leave it out")
         return Comparison.resumed(args.resume, args.iterations)
     if not args.problem:
         raise InputError("no problem named: `sihg solve --list` shows what there is")
     return Comparison.new(
         problem=args.problem,
         options=dict(_option(text) for text in args.set),
-        methods=[name.strip() for name in args.method.split(",") if name.strip()],
+        methods=[name.strip() for name in (args.method or "ssi-hg").split(",") if name.strip()],
         iterations=DEFAULT_ITERATIONS if args.iterations is None else args.iterations,
-        seed=args.seed,
+        seed=args.seed or 0,
         tolerance=args.tolerance,
         record_every=args.record_every,
         steps={name: getattr(args, name) for name in ("sigma", "tau", "theta") if getattr(args, name) is not None},
@@ -145,17 +174,17 @@ def _comparison(args: argparse.Namespace) -> "Comparison":
 
 
 def _option(text: str) -> tuple[str, Any]:
-    """KEY=VALUE, the value a number where it looks like one."""
+    """KEY=VALUE, the value a number or a truth where it looks like one."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise InputError(f"--set {text!r} is not of the form KEY=VALUE, such as n=16")
+    if value.lower() in ("true", "false"):
+        return key, value.lower() == "true"
     try:
-        return key, int(value)
-    except ValueError:
-        try:
-            return key, number(value)
-        except argparse.ArgumentTypeError:
-            return key, value
+        found = number(value)
+    except argparse.ArgumentTypeError:
+        return key, value
+    return key, int(found) if found.is_integer() and "." not in value else found
 
 
 def _listing(*, as_json: bool) -> str:

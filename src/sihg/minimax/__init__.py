@@ -3,6 +3,7 @@
 from sihg.core.prox import (
     L1,
     Box,
+    Convex,
     ElasticNet,
     L2Ball,
     LinfBall,
@@ -15,7 +16,7 @@ from sihg.minimax import measure, steps, zoo
 from sihg.minimax.bilinear import LinearMap
 from sihg.minimax.constants import Constants
 from sihg.minimax.history import History
-from sihg.minimax.problem import Problem
+from sihg.minimax.problem import Gradients, Problem
 from sihg.minimax.progress import Progress
 from sihg.minimax.solve import Result, solve
 from sihg.minimax.solvers import METHODS
@@ -26,7 +27,9 @@ __all__ = [
     "METHODS",
     "Box",
     "Constants",
+    "Convex",
     "ElasticNet",
+    "Gradients",
     "History",
     "L2Ball",
     "LinearMap",

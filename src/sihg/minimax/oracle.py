@@ -74,6 +74,8 @@ class Oracle:
     def implicit(self, w: Tensor, centre: Tensor, tau: float, index: Index) -> Tensor:
         """d = prox_g^tau[centre + tau grad_delta phi(w, d)] for some blocks (Alg. 1, line 6)."""
         before = self.delta_gradients
+        if self.problem.closed_form is not None:  # it has to look at phi once, as a gradient does
+            self.delta_gradients += index.count
         result = implicit(self.problem, w, centre, tau, index, self.curvature, self.gradient_delta_of)
         self.implicit_steps = (self.delta_gradients - before) // index.count
         self.implicit_error = result.error

@@ -248,7 +248,7 @@ class Problem:
             ) from error
         if got != size:
             raise InputError(
-                f"{name}'s prox gives {got} numbers for {size}: its tensors must have the variable's shape"
+                f"{name}'s prox gives {got} numbers for {size}: give its tensors the shape of w, or of one block"
             )
 
     def _check_structure(self) -> None:

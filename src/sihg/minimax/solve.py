@@ -145,8 +145,8 @@ class _Run:
                 return f"tolerance reached at iteration {k}: {self._norm_text()}"
             if interrupted():
                 self._record_if_new(k, s, seconds)
-                return f"interrupted at iteration {k} of {end}: pass the state on to continue"
-        return f"{iterations} iterations done"
+                return f"interrupted at iteration {k} of {end}"
+        return f"{iterations} iterations done" + (f", {end} in all" if first else "")
 
     def _recorded(self, k: int, s: State, seconds: float) -> bool:
         """Record a row; tell whether the tolerance is reached."""
@@ -175,11 +175,16 @@ class _Run:
         return f"saddle norm {self.history['saddle_norm_squared'][-1] ** 0.5:.3g} <= {self.tolerance:.3g}"
 
 
+def check_suits(problem: Problem, method: str, kind: type[Method[Any]]) -> None:
+    """Refuse a problem that the method cannot solve."""
+    if kind.bilinear_only and not problem.bilinear_in_both:
+        raise InputError(f"{method} solves bilinear problems only: use ssi-hg, its generalisation, or Problem.bilinear")
+
+
 def _begin(problem: Problem, method: str, given: dict[str, Any], seed: int) -> SolveState:
     """The state before the first iteration, with step sizes chosen or checked."""
     kind = method_class(method)
-    if kind.bilinear_only and not problem.bilinear_in_both:
-        raise InputError(f"{method} solves bilinear problems only: use ssi-hg, its generalisation, or Problem.bilinear")
+    check_suits(problem, method, kind)
     steps = _steps(problem, kind, given)
     made = _make(kind, method, {**given, "sigma": steps.sigma, "tau": steps.tau, "theta": steps.theta})
     curvature = _curvature(problem, made, steps.tau)
@@ -303,7 +308,7 @@ def _check_settings(
     if iterations < 0 or iterations != int(iterations):
         raise InputError(f"iterations must be a whole number >= 0, got {iterations}")
     if record_every is not None and record_every < 1:
-        raise InputError(f"record_every must be >= 1, got {record_every}: use None to measure nothing")
+        raise InputError(f"record_every must be >= 1, or None to measure nothing, got {record_every}")
     if tolerance is not None and not tolerance >= 0:
         raise InputError(f"tolerance must be >= 0, got {tolerance}")
     if tolerance is not None and record_every is None:

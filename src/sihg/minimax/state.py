@@ -69,4 +69,6 @@ class SolveState:
             inner = replace(inner, **tensors, **about.pop("plain"))
             return SolveState(method=method, steps=StepSizes(**about.pop("steps")), inner=inner, **about)
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{path} is not a saved solve state ({error}): solve again from the start") from error
+            raise InputError(
+                f"{path} is not a saved solve state ({error}): delete it to start that method anew"
+            ) from error

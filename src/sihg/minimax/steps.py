@@ -55,10 +55,12 @@ def weak_mvi(
     left = kappa(sigma, tau, L11=L11, L12=L12, n=n)
     right = min(1 / 3 - rho * (1 / sigma + 4 * L11**2 * sigma), 1 - rho * (1 / tau + 12 * n * L12**2 * tau))
     name = "Theorem 1" if n > 1 else "Corollary 3"
+    limit = min((1 / 3 - left) / (1 / sigma + 4 * L11**2 * sigma), (1 - left) / (1 / tau + 12 * n * L12**2 * tau))
+    allowed = f"rho < {limit:.4g}, the problem has {rho:.4g}" if limit > 0 else "no rho: smaller steps might"
     return Condition(
         theta == 1 and left < right,
-        f"{name} asks theta = 1 and kappa < {right:.4g}; sigma = {sigma:.4g}, tau = {tau:.4g}, theta = {theta:.4g} "
-        f"give kappa = {left:.4g} (L11 = {L11:.4g}, L12 = {L12:.4g}, n = {n}, rho = {rho:.4g})",
+        f"with sigma = {sigma:.4g} and tau = {tau:.4g}, {name} admits theta = 1, here {theta:.4g}, and {allowed} "
+        f"(kappa = {left:.4g} < {right:.4g}; L11 = {L11:.4g}, L12 = {L12:.4g}, n = {n})",
     )
 
 

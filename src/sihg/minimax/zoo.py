@@ -287,8 +287,8 @@ def global_forsaken() -> tuple[Problem, Solution]:
 
 @_named("forsaken")
 def forsaken() -> tuple[Problem, Solution]:
-    """Forsaken (Hsieh et al. 2021): w (d - 0.45) + psi(w) - psi(d) in a box, with two limit cycles."""
-    problem = _polynomial(lambda z: z**2 / 4 - z**4 / 2 + z**6 / 6, 0.45, 3 / 2, (1.0, 1.0))
+    """Forsaken (Hsieh et al. 2021): w (d - 0.45) + psi(w) - psi(d) in a box, with a limit cycle."""
+    problem = _polynomial(lambda z: z**2 / 4 - z**4 / 2 + z**6 / 6, 0.45, 3 / 2, (0.0, 0.2))
     z = _tensor([0.08, 0.4])
     for _ in range(20):  # Newton on the two equations of stationarity
         slope, curve = z / 2 - 2 * z**3 + z**5, 0.5 - 6 * z**2 + 5 * z**4

@@ -35,4 +35,4 @@ class GDA(Method[State]):
     @classmethod
     def choose(cls, problem: Problem, constants: Constants) -> StepSizes:  # noqa: ARG003
         """sigma = tau = 1/(2L), L a Lipschitz constant of F."""
-        return operator_steps(constants, 0.5, "step 1/(2L), a custom without a theorem")
+        return operator_steps(constants, 0.5, "the customary step 1/(2L)")
