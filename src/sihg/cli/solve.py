@@ -80,11 +80,8 @@ def run(args: argparse.Namespace) -> int:
         signal.signal(signal.SIGTERM, before)
     _show(comparison, as_json=args.json)
     if interrupted:
-        folder = comparison.folder
-        kept = (
-            f"to go on: sihg solve --resume {shlex.quote(str(folder))}" if folder else "nothing is kept without --out"
-        )
-        print(kept, file=sys.stderr)
+        go_on = f"to go on: sihg solve --resume {shlex.quote(str(comparison.folder))}"
+        print(go_on if comparison.folder else "nothing is kept without --out", file=sys.stderr)
     return 130 if interrupted else 0
 
 
@@ -122,22 +119,27 @@ def _table(summary: dict[str, Any]) -> str:
     console = Console() if Console().is_terminal else Console(width=140)
     narrow = console.width < 125  # then the step sizes and the reason stand below
     table = Table(title=f"{summary['problem']} (n = {summary['n']}): {summary['about']}", title_justify="left")
-    for heading in ("method", "iterations", "gradients w / delta", "|F|^2", "distance", "seconds"):
-        table.add_column(
-            heading, justify="left" if heading == "method" else "right", no_wrap=heading != "gradients w / delta"
-        )
-    for heading in () if narrow else ("sigma", "tau", "stopped"):
-        table.add_column(heading, justify="left" if heading == "stopped" else "right")
+    headings = [
+        "method",
+        "iterations",
+        "gradients w / delta",
+        "|F|^2",
+        "distance",
+        "seconds",
+        "sigma",
+        "tau",
+        "stopped",
+    ]
+    for heading in headings[:6] if narrow else headings:
+        table.add_column(heading, justify="left" if heading in ("method", "stopped") else "right")
     below = []
     for row in summary["methods"]:
         gradients = f"{row['w_gradients']} / {row['delta_gradients']}"
-        cells = [_short(row[key]) for key in ("saddle_norm_squared", "distance", "seconds", "sigma", "tau")]
-        cells = [row["method"], str(row["iterations"]), gradients, *cells, row["stopped"]]
+        numbers = [_short(row[key]) for key in ("saddle_norm_squared", "distance", "seconds", "sigma", "tau")]
+        cells = [row["method"], str(row["iterations"]), gradients, *numbers, row["stopped"]]
         table.add_row(*cells[: len(table.columns)])
-        steps = f"{row['method']}: steps from {row['source']}"
-        below.append(
-            f"{row['method']}: {row['stopped']}; sigma {cells[6]}, tau {cells[7]}: {row['source']}" if narrow else steps
-        )
+        ended = f"{row['stopped']}, sigma {numbers[3]}, tau {numbers[4]}, " if narrow else ""
+        below.append(f"{row['method']}: {ended}steps from {row['source']}")
     with console.capture() as capture:
         console.print(table, markup=False)
         for line in below:
