@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from sihg.core.hybrid import hybrid
-from sihg.minimax.constants import Constants
 from sihg.minimax.oracle import Oracle
 from sihg.minimax.problem import Problem
-from sihg.minimax.solvers.method import Method, State
-from sihg.minimax.steps import Condition, StepSizes, contraction, hybrid_condition, hybrid_steps
+from sihg.minimax.solvers.method import State
+from sihg.minimax.solvers.theorems import HybridMethod
 
 
 @dataclass(frozen=True)
@@ -20,7 +19,7 @@ class DSIHGState(State):
 
 
 @dataclass(frozen=True)
-class DSIHG(Method[DSIHGState]):
+class DSIHG(HybridMethod[DSIHGState]):
     """A hybrid gradient step on w, then an implicit step on all of delta.
 
         w^{k+1} = prox_f^sigma[w^k - sigma {(1+theta) A_k - theta A_{k-1}}],  A_k = grad_w phi(w^k, delta^k)
@@ -28,10 +27,6 @@ class DSIHG(Method[DSIHGState]):
 
     The blocks of delta, however many, are one block here.
     """
-
-    sigma: float
-    tau: float
-    theta: float = 1.0
 
     implicit = True
 
@@ -46,16 +41,7 @@ class DSIHG(Method[DSIHGState]):
         w = oracle.prox_f(s.w.sub(direction, alpha=self.sigma), self.sigma)
         return DSIHGState(w, oracle.implicit(w, s.delta, self.tau, oracle.problem.all), gradient=A)
 
-    @classmethod
-    def choose(cls, problem: Problem, constants: Constants) -> StepSizes:
-        """By Theorem 2 where mu is known, else by Theorem 1 (Corollaries 4 and 3)."""
-        return hybrid_steps(constants, 1, is_bilinear=problem.bilinear_in_both)
-
-    @classmethod
-    def best_theta(cls, problem: Problem, sigma: float, tau: float) -> float:
-        """Theorem 2's where mu is known, else 1."""
-        return contraction(sigma, tau, mu=problem.constants.mu or 0.0, n=1)
-
-    def condition(self, problem: Problem, constants: Constants, steps: StepSizes) -> Condition:
-        """Theorem 1 or 2."""
-        return hybrid_condition(steps, constants, 1, is_bilinear=problem.bilinear_in_both)
+    @staticmethod
+    def blocks(problem: Problem) -> int:  # noqa: ARG004
+        """One: Corollaries 3 and 4."""
+        return 1

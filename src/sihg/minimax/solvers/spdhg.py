@@ -4,11 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from sihg.minimax.constants import Constants
 from sihg.minimax.oracle import Oracle
-from sihg.minimax.problem import Problem
-from sihg.minimax.solvers.method import Method, State
-from sihg.minimax.steps import Condition, StepSizes, contraction, hybrid_condition, hybrid_steps
+from sihg.minimax.solvers.method import State
+from sihg.minimax.solvers.theorems import HybridMethod
 
 
 @dataclass(frozen=True)
@@ -20,17 +18,13 @@ class SPDHGState(State):
 
 
 @dataclass(frozen=True)
-class SPDHG(Method[SPDHGState]):
+class SPDHG(HybridMethod[SPDHGState]):
     """For bilinear phi_i = <A_i w, delta_i> only.
 
     w^{k+1} = prox_f^sigma[w^k - sigma z_bar^k]
     delta_i^{k+1} = prox_{g_i}^tau[delta_i^k + tau A_i w^{k+1}],  i = i_k
     z^{k+1} = z^k + dz,  z_bar^{k+1} = z^{k+1} + theta n dz,  dz = A_i^T (delta_i^{k+1} - delta_i^k)
     """
-
-    sigma: float
-    tau: float
-    theta: float = 1.0
 
     stochastic = True
     bilinear_only = True
@@ -49,17 +43,3 @@ class SPDHG(Method[SPDHGState]):
         dz = oracle.gradient_w_change(w, i, new, old)
         z = z + dz
         return SPDHGState(w, oracle.replace(s.delta, i, new), z=z, z_bar=z.add(dz, alpha=self.theta * oracle.n))
-
-    @classmethod
-    def choose(cls, problem: Problem, constants: Constants) -> StepSizes:
-        """As for SSI-HG, which it is a case of."""
-        return hybrid_steps(constants, problem.n, is_bilinear=problem.bilinear_in_both)
-
-    @classmethod
-    def best_theta(cls, problem: Problem, sigma: float, tau: float) -> float:
-        """Theorem 2's where mu is known, else 1."""
-        return contraction(sigma, tau, mu=problem.constants.mu or 0.0, n=problem.n)
-
-    def condition(self, problem: Problem, constants: Constants, steps: StepSizes) -> Condition:
-        """As for SSI-HG."""
-        return hybrid_condition(steps, constants, problem.n, is_bilinear=problem.bilinear_in_both)

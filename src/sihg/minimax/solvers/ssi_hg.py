@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from sihg.core.hybrid import hybrid
-from sihg.minimax.constants import Constants
 from sihg.minimax.oracle import Oracle, implicit
-from sihg.minimax.problem import Problem
-from sihg.minimax.solvers.method import Method, State
-from sihg.minimax.steps import Condition, StepSizes, contraction, hybrid_condition, hybrid_steps
+from sihg.minimax.solvers.method import State
+from sihg.minimax.solvers.theorems import HybridMethod
 
 
 @dataclass(frozen=True)
@@ -22,7 +20,7 @@ class SSIHGState(State):
 
 
 @dataclass(frozen=True)
-class SSIHG(Method[SSIHGState]):
+class SSIHG(HybridMethod[SSIHGState]):
     """A hybrid gradient step on w, then an implicit step on one random block of delta.
 
     With A_k = grad_w phi(w^k, delta^k), j = i_{k-1} and c_k = grad_w phi_j(w^k, delta_j^k) - grad_w phi_j(w^k,
@@ -34,10 +32,6 @@ class SSIHG(Method[SSIHGState]):
     because delta^k and delta^{k-1} differ in block j alone. That takes n + 1 block gradients in w; where phi is linear
     in w, A_k = A_{k-1} + c_k, the braces are A_k + theta n c_k, and it takes one or two.
     """
-
-    sigma: float
-    tau: float
-    theta: float = 1.0
 
     stochastic = True
     implicit = True
@@ -80,17 +74,3 @@ class SSIHG(Method[SSIHGState]):
         problem = oracle.problem
         step = implicit(problem, s.w, before, self.tau, problem.all, oracle.curvature, problem.gradient_delta)
         return s.w, step.point
-
-    @classmethod
-    def choose(cls, problem: Problem, constants: Constants) -> StepSizes:
-        """By Theorem 2 where mu is known, else by Theorem 1."""
-        return hybrid_steps(constants, problem.n, is_bilinear=problem.bilinear_in_both)
-
-    @classmethod
-    def best_theta(cls, problem: Problem, sigma: float, tau: float) -> float:
-        """Theorem 2's where mu is known, else 1."""
-        return contraction(sigma, tau, mu=problem.constants.mu or 0.0, n=problem.n)
-
-    def condition(self, problem: Problem, constants: Constants, steps: StepSizes) -> Condition:
-        """Theorem 1 or 2."""
-        return hybrid_condition(steps, constants, problem.n, is_bilinear=problem.bilinear_in_both)

@@ -1,0 +1,36 @@
+"""What SSI-HG, DSI-HG and SPDHG share: their settings, and steps by Theorems 1 and 2."""
+
+from dataclasses import dataclass
+
+from sihg.minimax.constants import Constants
+from sihg.minimax.problem import Problem
+from sihg.minimax.solvers.method import Method, S
+from sihg.minimax.steps import Condition, StepSizes, contraction, hybrid_condition, hybrid_steps
+
+
+@dataclass(frozen=True)
+class HybridMethod(Method[S]):
+    """A method that the theorems cover, with blocks drawn one at a time."""
+
+    sigma: float
+    tau: float
+    theta: float = 1.0
+
+    @staticmethod
+    def blocks(problem: Problem) -> int:
+        """The n of the theorems."""
+        return problem.n
+
+    @classmethod
+    def choose(cls, problem: Problem, constants: Constants) -> StepSizes:
+        """By Theorem 2 where mu is known, else by Theorem 1."""
+        return hybrid_steps(constants, cls.blocks(problem), is_bilinear=problem.bilinear_in_both)
+
+    @classmethod
+    def best_theta(cls, problem: Problem, sigma: float, tau: float) -> float:
+        """Theorem 2's where mu is known, else 1."""
+        return contraction(sigma, tau, mu=problem.constants.mu or 0.0, n=cls.blocks(problem))
+
+    def condition(self, problem: Problem, constants: Constants, steps: StepSizes) -> Condition:
+        """Theorem 1 or 2, or SPDHG's own for bilinear problems."""
+        return hybrid_condition(steps, constants, self.blocks(problem), is_bilinear=problem.bilinear_in_both)
