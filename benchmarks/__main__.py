@@ -23,7 +23,7 @@ def main() -> None:
     )
     parser.add_argument("names", nargs="*", metavar="name", help="which to run")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write NAME.json and figures")
-    parser.add_argument("--repetitions", type=int, default=7, metavar="R", help="timed runs of each (default 7)")
+    parser.add_argument("--repetitions", type=int, default=21, metavar="R", help="timed runs of each (default 21)")
     parser.add_argument("--threads", type=int, default=1, metavar="T", help="threads of every library (default 1)")
     chosen = parser.parse_args()
     for name in chosen.names:

@@ -93,7 +93,7 @@ def measure(problem: Problem, whole: Problem, tau: float, repetitions: int) -> C
             for _ in range(count):
                 whole.gradient_w(w, delta, whole.all)
 
-    count = 50 if problem.bilinear_in_both else 4
+    count = 50 if problem.bilinear_in_both else 2
     timed = interleaved(
         {
             "iteration": lambda: solve(problem, state=warm, iterations=count, record_every=None).state,

@@ -8,6 +8,7 @@ import torch
 from sihg.core.prox import SquaredL2
 from sihg.errors import InputError, UnknownNameError
 from sihg.minimax import measure, solve, steps, zoo
+from sihg.minimax.images import phantom
 
 KNOWN = [name for name in zoo.names() if zoo.get(name).solution is not None]
 
@@ -138,10 +139,10 @@ def test_ssi_hg_arrives(name: str, steps_given: dict[str, float]) -> None:
 
 def test_tv_denoising_of_an_image_lowers_noise() -> None:
     benchmark = zoo.get("tv-denoising", size=24, weight=0.15)
-    clean = zoo.phantom(24, noise=0.0)
+    clean = phantom(24, noise=0.0)
     result = solve(benchmark.problem, "ssi-hg", iterations=3000, tolerance=1e-3)
     assert isinstance(result.w, torch.Tensor)
-    noisy = zoo.phantom(24)
+    noisy = phantom(24)
     assert "tolerance reached" in result.stopped
     assert (result.w - clean).norm() < 0.7 * (noisy - clean).norm()
 

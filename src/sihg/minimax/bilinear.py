@@ -114,7 +114,7 @@ class BilinearProblem(Problem):
         pairs = zip(index.tolist(), delta, strict=True)
         return torch.stack([(self.maps[i].forward(w) * row).sum() for i, row in pairs])
 
-    def _check_gradients(self) -> None:
+    def check_gradients(self) -> None:
         """<A w, d> = <w, A^T d> for a random pair, since a wrong adjoint converges to a wrong answer."""
         draw = generator(0, "adjoint")
         w = torch.randn(self.w0.shape, generator=draw, dtype=self.w0.dtype).to(self.w0)

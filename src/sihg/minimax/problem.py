@@ -10,6 +10,7 @@ from sihg.core.prox import Convex, Zero
 from sihg.errors import InputError
 from sihg.minimax.constants import Constants
 from sihg.minimax.layout import BlockLayout, Blocks, Index, WeightLayout, Weights, flat
+from sihg.minimax.start import check_start
 
 if TYPE_CHECKING:
     from sihg.minimax.bilinear import LinearMap
@@ -62,7 +63,7 @@ class Problem:
         self._each = [Index(row) for row in numbers.split(1)]
         self.f, self.g = _f(f, self.w_layout), _g(g, self.n)
         self.constants = constants if isinstance(constants, Constants) else _constants(constants)
-        self._check_start()
+        check_start(self)
 
     @staticmethod
     def bilinear(
@@ -199,80 +200,7 @@ class Problem:
         """A flat delta in the user's form (views)."""
         return self.delta_layout.form(delta, self.all)
 
-    def _check_start(self) -> None:
-        """Refuse a start from which nothing can come, with the reason."""
-        if (self.w0.dtype, self.w0.device) != (self.delta0.dtype, self.delta0.device):
-            raise InputError(
-                f"w0 is {self.w0.dtype} on {self.w0.device}, delta0 {self.delta0.dtype} on {self.delta0.device}: "
-                "give both the same dtype and device"
-            )
-        for name, start in (("w0", self.w0), ("delta0", self.delta0)):
-            if not start.isfinite().all():
-                raise InputError(
-                    f"{name} has {int((~start.isfinite()).sum())} values that are not finite: start elsewhere"
-                )
-        try:
-            phi = self.phi(self.w0, self.delta0, self.all).detach()
-        except InputError:
-            raise
-        except Exception as error:
-            shapes = f"w {_shapes(self.w_form(self.w0))} and delta {_shapes(self.delta_form(self.delta0))}"
-            raise InputError(f"coupling fails at (w0, delta0) with {shapes}: {error!r}: make it fit them") from error
-        if not phi.isfinite().all():
-            i = int((~phi.isfinite()).nonzero()[0])
-            raise InputError(f"coupling gives {float(phi[i])} for block {i} at (w0, delta0): start where phi is finite")
-        self._check_gradients()
-        last = self.n - 1
-        alone = self.phi(self.w0, self.delta_layout.block(self.delta0, last), self.only(last)).detach()
-        slack = torch.finfo(phi.dtype).eps ** 0.5 * (1 + float(phi.abs().max()))
-        if abs(float(alone) - float(phi[last])) > slack:
-            raise InputError(
-                f"coupling gives {float(alone):.6g} for block {last} alone but {float(phi[last]):.6g} among all: "
-                "row k of delta belongs to block index[k]"
-            )
-        self._check_prox("f", self.w0.numel(), lambda: self.prox_f(self.w0, 1.0))
-        self._check_prox("g", self.delta0.numel(), lambda: self.prox_g(self.delta0, 1.0, self.all))
-        one = self.delta_layout.block(self.delta0, 0)
-        self._check_prox("g", one.numel(), lambda: self.prox_g(one, 1.0, self.only(0)))
-        self._check_structure()
-
-    @staticmethod
-    def _check_prox(name: str, size: int, prox: Callable[[], Tensor]) -> None:
-        """Meet f or g once, so that a bound or a centre of the wrong shape is named here."""
-        try:
-            got = prox().numel()
-        except RuntimeError as error:
-            raise InputError(
-                f"{name} does not fit the shape of its variable ({error}): f acts on w, g on each block alone; "
-                "give a list of n functions for blocks with bounds or centres of their own"
-            ) from error
-        if got != size:
-            raise InputError(
-                f"{name}'s prox gives {got} numbers for {size}: give its tensors the shape of w, or of one block"
-            )
-
-    def _check_structure(self) -> None:
-        """Refuse gradients that are not finite, and declarations that do not hold near the start."""
-        g_w, g_delta = self.gradients(self.w0, self.delta0)
-        for name, gradient in (("w", g_w), ("delta", g_delta)):
-            if not gradient.isfinite().all():
-                raise InputError(f"the gradient of phi in {name} is not finite at (w0, delta0): start elsewhere")
-        slack = torch.finfo(self.w0.dtype).eps ** 0.5
-        if self.linear_in_w:
-            moved = self.gradient_w(self.w0 + 1 + self.w0.abs(), self.delta0, self.all)
-            if float((moved - g_w).norm()) > slack * (1 + float(g_w.norm() + moved.norm())):
-                raise InputError("linear_in_w is declared, but grad_w phi changes with w: leave it out")
-        if self.closed_form is not None:
-            tau = 0.01
-            d = flat(self.closed_form(*self._forms(self.w0, self.delta0, self.all)[:2], tau, self.all.tensor))
-            fixed = d.shape == self.delta0.shape
-            if fixed:
-                again = self.prox_g(self.delta0 + tau * self.gradient_delta(self.w0, d, self.all), tau, self.all)
-                fixed = float((again - d).norm()) <= slack * (1 + float(d.norm()))
-            if not fixed:
-                raise InputError("closed_form does not solve the implicit step at the start: leave it out")
-
-    def _check_gradients(self) -> None:
+    def check_gradients(self) -> None:
         """Refuse a coupling that hides w and delta from automatic differentiation, and wrong gradients by hand."""
         by_hand, self.by_hand = self.by_hand, None
         with torch.enable_grad():
@@ -301,13 +229,6 @@ def _gradients(phi: Tensor, leaves: list[Tensor]) -> Sequence[Tensor]:
 def _norm(x: Tensor) -> Tensor:
     size: Tensor = torch.linalg.vector_norm(x)
     return size
-
-
-def _shapes(values: Weights | Blocks) -> str:
-    if isinstance(values, Tensor):
-        return str(tuple(values.shape))
-    pieces = values.items() if isinstance(values, dict) else enumerate(values)
-    return "{" + ", ".join(f"{name}: {tuple(piece.shape)}" for name, piece in pieces) + "}"
 
 
 def _f(f: Convex | Mapping[str, Convex] | None, layout: WeightLayout) -> Convex | dict[str, Convex]:

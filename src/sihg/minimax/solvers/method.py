@@ -27,7 +27,6 @@ S = TypeVar("S", bound=State)
 class Method(ABC, Generic[S]):
     """A solver: its fields are its settings."""
 
-    stochastic: ClassVar[bool] = False  # whether step uses the drawn block i
     implicit: ClassVar[bool] = False  # whether it takes implicit steps, so that tau L22 < 1 matters
     bilinear_only: ClassVar[bool] = False
 

@@ -26,7 +26,6 @@ class SPDHG(HybridMethod[SPDHGState]):
     z^{k+1} = z^k + dz,  z_bar^{k+1} = z^{k+1} + theta n dz,  dz = A_i^T (delta_i^{k+1} - delta_i^k)
     """
 
-    stochastic = True
     bilinear_only = True
 
     def init(self, w: Tensor, delta: Tensor) -> SPDHGState:

@@ -33,7 +33,6 @@ class SSIHG(HybridMethod[SSIHGState]):
     in w, A_k = A_{k-1} + c_k, the braces are A_k + theta n c_k, and it takes one or two.
     """
 
-    stochastic = True
     implicit = True
 
     def init(self, w: Tensor, delta: Tensor) -> SSIHGState:
