@@ -1,7 +1,7 @@
 """SSI-HG and SPDHG beside ODL's SPDHG: the same iterates from the same blocks, and the time they take.
 
 ODL is set up in the fastest way found. It gets its own proximal operators directly, without functionals that wrap them
-(1.3 to 1.6 times slower), and NumPy arrays (its PyTorch arrays are at least 5 times slower). Ridge uses its
+(1.4 to 1.5 times slower), and NumPy arrays (its PyTorch arrays are at least 5 times slower). Ridge uses its
 `MatrixOperator`. Total variation runs twice: with its `PartialDerivative` on `uniform_discr`, and with operators
 written by hand on `rn`, which beat that and sparse matrices.
 """

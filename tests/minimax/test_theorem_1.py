@@ -72,7 +72,7 @@ class WithoutCorrection(SSIHG):
 
     def _gradient_and_direction(self, oracle: Oracle, s: SSIHGState) -> tuple[Tensor, Tensor]:
         A, _ = super()._gradient_and_direction(oracle, s)
-        return A, A if s.gradient is None else hybrid(A, s.gradient, self.theta)
+        return A, A.clone() if s.gradient is None else hybrid(A, s.gradient, self.theta)
 
 
 def violated_after(problem: Problem, bound: float, method: str, used: steps.StepSizes, theta: float) -> int | None:

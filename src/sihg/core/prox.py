@@ -168,6 +168,8 @@ class SquaredL2(Convex):
     def prox(self, z: Tensor, eta: float, batch: int = 0) -> Tensor:
         """(z + eta weight centre) / (1 + eta weight)."""
         a = eta * self.weight
+        if isinstance(self.centre, Tensor) and self.centre.dtype == z.dtype:
+            return torch.lerp(z, self.centre, a / (1.0 + a))  # the same in one pass
         return _plus(z, self.centre, a) / (1.0 + a)
 
     def _terms(self, u: Tensor, batch: int, slack: Parameter) -> Tensor:

@@ -82,6 +82,9 @@ class BilinearProblem(Problem):
         """sum_i A_i^T delta_i."""
         if self.whole and index is self.all:
             return self.whole.adjoint(rows)
+        if index.count == 1:
+            i = index.numbers[0]
+            return self.maps[i].adjoint(rows.view(self.delta_layout.shapes[i])).reshape(-1)
         first, *rest = (
             self.maps[i].adjoint(row) for i, row in zip(index.numbers, self._rows(rows, index), strict=True)
         )

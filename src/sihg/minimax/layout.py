@@ -122,9 +122,10 @@ class BlockLayout:
         """Block i of a full delta, a flat view."""
         return vector[self.offsets[i] : self.offsets[i + 1]]
 
-    def others(self, vector: Tensor, i: int) -> Tensor:
-        """All blocks but i of a full delta, end to end (a copy)."""
-        return torch.cat((vector[: self.offsets[i]], vector[self.offsets[i + 1] :]))
+    def others(self, vector: Tensor, i: int, scratch: Tensor) -> Tensor:
+        """All blocks but i of a full delta, end to end, copied into scratch memory of delta's size."""
+        size = vector.numel() - self.shapes[i].numel()
+        return torch.cat((vector[: self.offsets[i]], vector[self.offsets[i + 1] :]), out=scratch[:size])
 
     def form(self, rows: Tensor, index: Index) -> Blocks:
         """Flat rows for the blocks in index, in the user's form (views)."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from math import isfinite
 
+import torch
 from torch import Tensor
 
 from sihg.core.implicit import Implicit, implicit_step
@@ -23,6 +24,7 @@ class Oracle:
         self.curvature = curvature  # L22, known or estimated
         self.w_gradients, self.delta_gradients = w_gradients, delta_gradients
         self.implicit_steps, self.implicit_error = 0, 0.0
+        self._scratch: Tensor | None = None
         self.unsolved: list[float] = []  # the errors of implicit steps that ran out of iterations
 
     # Gradients of phi
@@ -35,6 +37,13 @@ class Oracle:
         """The sum over some blocks of grad_w phi_i."""
         self.w_gradients += index.count
         return self.problem.gradient_w(w, rows, index)
+
+    def gradient_w_of_others(self, w: Tensor, delta: Tensor, i: int) -> Tensor:
+        """The sum over all blocks but i."""
+        if self._scratch is None:  # kept, since fresh memory of delta's size costs more than copying into it
+            self._scratch = torch.empty_like(delta)
+        rows = self.problem.delta_layout.others(delta, i, self._scratch)
+        return self.gradient_w_of(w, rows, self.problem.but(i))
 
     def gradient_w_change(self, w: Tensor, i: int, new: Tensor, old: Tensor) -> Tensor:
         """grad_w phi_i(w, new) - grad_w phi_i(w, old)."""
@@ -117,6 +126,6 @@ def implicit(
 
 def _finite(name: str, x: Tensor) -> Tensor:
     # One fast pass: inf and nan survive a sum. A sum may also overflow by itself, hence the second look.
-    if not isfinite(float(x.sum())) and not x.isfinite().all():
+    if not isfinite(x.sum().item()) and not x.isfinite().all():
         raise DivergedError(name)
     return x

@@ -148,6 +148,10 @@ class Problem:
         """prox_{g_i}^tau of each block in index."""
         if isinstance(self.g, Zero):
             return rows
+        if index.count == 1:
+            i = index.numbers[0]
+            g = self.g[i] if isinstance(self.g, list) else self.g
+            return g.prox(rows.view(self.delta_layout.shapes[i]), tau).reshape(-1)
         if isinstance(self.g, list) or not self.delta_layout.stacked:
             return flat([g.prox(row, tau) for g, row in self._g_rows(rows, index)])
         return self.g.prox(self._stack(rows, index), tau, batch=1).reshape(-1)

@@ -19,7 +19,7 @@ from sihg.minimax.oracle import DivergedError, Oracle
 from sihg.minimax.problem import Problem
 from sihg.minimax.progress import Callback, Progress
 from sihg.minimax.solvers import method_class, method_name
-from sihg.minimax.solvers.method import Method, State
+from sihg.minimax.solvers.method import Method
 from sihg.minimax.state import SolveState
 from sihg.minimax.steps import StepSizes
 from sihg.runs.interrupt import stop_on_interrupt
@@ -108,65 +108,69 @@ class _Run:
         tolerance: float | None,
         callback: Callback | None,
     ) -> None:
-        self.problem, self.at, self.oracle, self.history = problem, at, oracle, history
+        self.problem, self.start, self.oracle, self.history = problem, at, oracle, history
         self.record_every, self.tolerance, self.callback = record_every, tolerance, callback
+        self.reached = (at.iteration, at.inner, at.w_gradients, at.delta_gradients, at.seconds)
+
+    @property
+    def at(self) -> SolveState:
+        """The state after the last iteration that was done."""
+        k, inner, in_w, in_delta, seconds = self.reached
+        return replace(
+            self.start, iteration=k, inner=inner, w_gradients=in_w, delta_gradients=in_delta, seconds=seconds
+        )
 
     def go(self, iterations: int, blocks: Iterator[int], interrupted: Callable[[], bool]) -> str:
         """Iterate; give the sentence that says why it ended."""
-        method, oracle = self.at.method, self.oracle
-        first, s, seconds = self.at.iteration, self.at.inner, self.at.seconds
+        method, oracle = self.start.method, self.oracle
+        first, s, _, _, seconds = self.reached
         end = first + iterations
-        if first == 0 and self.record_every and self._recorded(0, s, seconds):
+        if first == 0 and self.record_every and self._recorded():
             return f"tolerance reached at the start: {self._norm_text()}"
         for k in range(first + 1, end + 1):
             start = time.perf_counter()
             try:
                 s = method.step(oracle, s, next(blocks))
             except DivergedError as error:
-                self._record_if_new(k - 1, s, seconds)
+                self._record_if_new()
                 kept = "the last finite iterate is kept"
                 return f"diverged at iteration {k}: {error} is not finite, {kept}; lower the step sizes"
             seconds += time.perf_counter() - start
-            self.at = replace(
-                self.at,
-                iteration=k,
-                inner=s,
-                w_gradients=oracle.w_gradients,
-                delta_gradients=oracle.delta_gradients,
-                seconds=seconds,
-            )
+            self.reached = (k, s, oracle.w_gradients, oracle.delta_gradients, seconds)
             row_due = self.record_every and (k % self.record_every == 0 or k == end)
-            reached = row_due and self._recorded(k, s, seconds)
-            row = self._last_row() if row_due else None
-            if self.callback and self.callback(Progress(self.problem, self.at, self.history, row)):
-                self._record_if_new(k, s, seconds)
-                return f"stopped by the callback at iteration {k}"
-            if reached:
+            at_tolerance = row_due and self._recorded()
+            if self.callback:
+                row = self._last_row() if row_due else None
+                if self.callback(Progress(self.problem, self.at, self.history, row)):
+                    self._record_if_new()
+                    return f"stopped by the callback at iteration {k}"
+            if at_tolerance:
                 return f"tolerance reached at iteration {k}: {self._norm_text()}"
             if interrupted():
-                self._record_if_new(k, s, seconds)
+                self._record_if_new()
                 return f"interrupted at iteration {k} of {end}"
         return f"{iterations} iterations done" + (f", {end} in all" if first else "")
 
-    def _recorded(self, k: int, s: State, seconds: float) -> bool:
+    def _recorded(self) -> bool:
         """Record a row; tell whether the tolerance is reached."""
-        oracle = self.oracle
-        norm_squared = flat_saddle_norm_squared(self.problem, *self.at.method.measured_at(oracle, s))
+        oracle, method = self.oracle, self.start.method
+        iteration, s, w_gradients, delta_gradients, seconds = self.reached
+        norm_squared = flat_saddle_norm_squared(self.problem, *method.measured_at(oracle, s))
         row = {
-            "iteration": k,
-            "w_gradients": self.at.w_gradients,
-            "delta_gradients": self.at.delta_gradients,
+            "iteration": iteration,
+            "w_gradients": w_gradients,
+            "delta_gradients": delta_gradients,
             "seconds": seconds,
             "saddle_norm_squared": norm_squared,
         }
-        if self.at.method.implicit:
+        if method.implicit:
             row |= {"implicit_steps": oracle.implicit_steps, "implicit_error": oracle.implicit_error}
         self.history.append(row)
         return self.tolerance is not None and norm_squared <= self.tolerance**2
 
-    def _record_if_new(self, k: int, s: State, seconds: float) -> None:
-        if self.record_every and (not len(self.history) or self.history["iteration"][-1] != k):
-            self._recorded(k, s, seconds)
+    def _record_if_new(self) -> None:
+        if self.record_every and (not len(self.history) or self.history["iteration"][-1] != self.reached[0]):
+            self._recorded()
 
     def _last_row(self) -> dict[str, float]:
         return {name: values[-1] for name, values in self.history.columns.items()}

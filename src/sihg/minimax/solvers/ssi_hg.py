@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from sihg.core.hybrid import hybrid
@@ -42,27 +43,27 @@ class SSIHG(HybridMethod[SSIHGState]):
     def step(self, oracle: Oracle, s: SSIHGState, i: int) -> SSIHGState:
         """One iteration."""
         A, direction = self._gradient_and_direction(oracle, s)
-        w = oracle.prox_f(s.w.sub(direction, alpha=self.sigma), self.sigma)
+        w = oracle.prox_f(torch.sub(s.w, direction, alpha=self.sigma, out=direction), self.sigma)
         old = oracle.block(s.delta, i)
         new = oracle.implicit(w, old, self.tau, oracle.problem.only(i))
         return SSIHGState(w, oracle.replace(s.delta, i, new), gradient=A, i=i, old=old)
 
     def _gradient_and_direction(self, oracle: Oracle, s: SSIHGState) -> tuple[Tensor, Tensor]:
-        """A_k and (1+theta) A_k - theta A_{k-1} + theta (n-1) c_k."""
+        """A_k and (1+theta) A_k - theta A_{k-1} + theta (n-1) c_k; the second is the caller's to overwrite."""
         if s.gradient is None or s.i is None or s.old is None:
             A = oracle.gradient_w(s.w, s.delta).clone()  # it may be a view of delta, which is written in place
-            return A, A
+            return A, A.clone()
         n, problem, j, now = oracle.n, oracle.problem, s.i, oracle.problem.delta_layout.block(s.delta, s.i)
         if problem.linear_in_w:
             c = oracle.gradient_w_change(s.w, j, now, s.old)
             A = s.gradient + c
-            return A, A.add(c, alpha=self.theta * n)
+            return A, torch.add(A, c, alpha=self.theta * n, out=c)
         if n == 1:
             A = oracle.gradient_w(s.w, s.delta)
             return A, hybrid(A, s.gradient, self.theta)
         moved = oracle.gradient_w_of(s.w, now, problem.only(j))
         c = moved - oracle.gradient_w_of(s.w, s.old, problem.only(j))
-        A = oracle.gradient_w_of(s.w, problem.delta_layout.others(s.delta, j), problem.but(j)) + moved
+        A = oracle.gradient_w_of_others(s.w, s.delta, j) + moved
         return A, hybrid(A, s.gradient, self.theta).add_(c, alpha=self.theta * (n - 1))
 
     def measured_at(self, oracle: Oracle, s: SSIHGState) -> tuple[Tensor, Tensor]:
