@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from benchmarks.odl_spdhg import load
 from torch import Tensor
 
+from benchmarks.odl_spdhg import load
 from sihg.core.prox import L1, Convex, LinfBall, SquaredL2
 from sihg.minimax import Problem, Progress, solve
 

@@ -341,6 +341,24 @@ def test_a_gradient_that_is_a_view_of_delta(method: str) -> None:
     torch.testing.assert_close(one.delta, other.delta, rtol=0, atol=1e-14)
 
 
+@pytest.mark.parametrize("method", ["ssi-hg", "dsi-hg", "spdhg"])
+def test_adjoints_keep_their_own_memory(method: str) -> None:
+    """An adjoint may return a tensor it keeps, or an expanded one; nobody writes into either."""
+    zero = torch.zeros(5, dtype=torch.float64)
+    kept = LinearMap(lambda w: 0 * w[:1], lambda _: zero)
+    expanded = LinearMap(lambda w: w.sum()[None], lambda d: d.expand(5))
+    matrices = torch.stack([torch.zeros(1, 5), torch.ones(1, 5)]).double()
+    w0, delta0 = torch.ones(5, dtype=torch.float64), torch.full((2, 1), 0.3, dtype=torch.float64)
+    settings: dict[str, Any] = {"sigma": 0.1, "tau": 0.1, "iterations": 30, "record_every": None}
+    ends = [
+        solve(Problem.bilinear(blocks, w0, delta0, SquaredL2(1.0), Box(-1, 1)), method, **settings).state.inner
+        for blocks in ([kept, expanded], matrices)
+    ]
+    torch.testing.assert_close(ends[0].w, ends[1].w, rtol=0, atol=1e-14)
+    torch.testing.assert_close(ends[0].delta, ends[1].delta, rtol=0, atol=1e-14)
+    assert not zero.any()
+
+
 def test_gradients_that_autograd_expands() -> None:
     """Blocks that are numbers, and a coupling through w.sum(), whose gradient is an expanded tensor."""
     problem = Problem(lambda w, d, _: d * w.sum(), torch.ones(3), torch.ones(4), f=SquaredL2(1.0), g=SquaredL2(1.0))

@@ -248,8 +248,8 @@ class L2Ball(Convex):
     def prox(self, z: Tensor, eta: float, batch: int = 0) -> Tensor:
         """centre + (z - centre) min{1, radius / ||z - centre||}."""
         y = _rows(_plus(z, self.centre, -1.0), batch)
-        size = y.abs().amax(-1, keepdim=True).clamp(min=1.0)  # so that squares of a large z do not overflow
-        norm = _norm(y / size) * size
+        size = torch.linalg.vector_norm(y, math.inf, dim=-1, keepdim=True).clamp(min=1.0) if y.numel() else 1.0
+        norm = _norm(y / size) * size  # squares of a large z would overflow
         y = y / (norm.clamp(min=max(self.radius, _TINY)) / self.radius)  # _TINY: radius 0 must not give 0 / 0
         return _plus(y.reshape(z.shape), self.centre)
 

@@ -119,6 +119,8 @@ def implicit(
     if problem.closed_form is not None:
         rows = problem.closed_form(problem.w_form(w), problem.delta_layout.form(centre, index), tau, index.tensor)
         return Implicit(flat(rows), 0, 0.0, True)
+    if problem.bilinear_in_both:  # the gradient does not depend on the point: one step is exact
+        return Implicit(problem.prox_g(centre.add(gradient(w, centre, index), alpha=tau), tau, index), 1, 0.0, True)
     return implicit_step(
         lambda d: gradient(w, d, index), lambda z, eta: problem.prox_g(z, eta, index), centre, tau, curvature
     )

@@ -57,7 +57,7 @@ class SSIHG(HybridMethod[SSIHGState]):
         if problem.linear_in_w:
             c = oracle.gradient_w_change(s.w, j, now, s.old)
             A = s.gradient + c
-            return A, torch.add(A, c, alpha=self.theta * n, out=c)
+            return A, A.add(c, alpha=self.theta * n)
         if n == 1:
             A = oracle.gradient_w(s.w, s.delta)
             return A, hybrid(A, s.gradient, self.theta)
