@@ -48,10 +48,11 @@ def apart(heights: Sequence[float], gap: float) -> list[float]:
 
 
 class _Plain(LogFormatterSciNotation):
-    """Plain numbers at the ticks that matplotlib would number."""
+    """Plain numbers at the ticks that matplotlib would number and that begin with 1, 2 or 5: others collide."""
 
     def __call__(self, x: float, pos: int | None = None) -> str:
-        return f"{x:,.10g}" if super().__call__(x, pos) else ""
+        text = f"{x:,.10g}" if super().__call__(x, pos) else ""
+        return text if text.lstrip("0.").startswith(("1", "2", "5")) else ""
 
 
 def number(axis: Axis, numbered: bool) -> None:
