@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import sys
 from dataclasses import asdict
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -33,12 +34,12 @@ def main() -> None:
         parser.error("--repetitions and --threads must be at least 1")
     for library in ("OMP", "MKL", "OPENBLAS"):  # read when NumPy and PyTorch are imported, which is why that is later
         os.environ[f"{library}_NUM_THREADS"] = str(chosen.threads)
-    for name in chosen.names or BENCHMARKS:
-        run(name, chosen.repetitions, chosen.threads, chosen.out)
+    held = [run(name, chosen.repetitions, chosen.threads, chosen.out) for name in chosen.names or BENCHMARKS]
+    sys.exit(0 if all(held) else 1)
 
 
-def run(name: str, repetitions: int, threads: int, out: Path | None) -> None:
-    """Run one benchmark; print its tables and write them into `out`."""
+def run(name: str, repetitions: int, threads: int, out: Path | None) -> bool:
+    """Run one benchmark; print its tables and write them into `out`; tell whether its claim holds."""
     from benchmarks.timing import shown, text
     from sihg.runs.environment import environment
     from sihg.runs.files import write_text
@@ -53,6 +54,7 @@ def run(name: str, repetitions: int, threads: int, out: Path | None) -> None:
     if out:
         content = {"benchmark": name, **asdict(report), "environment": made_with}
         print(f"\nwritten: {write_text(out / f'{name}.json', json.dumps(content, indent=1))}")
+    return bool(report.holds)
 
 
 def _version(package: str) -> str:
