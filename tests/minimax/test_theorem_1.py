@@ -17,7 +17,7 @@ SEEDS = 20
 RADIUS = 2.5
 # n: iterations, and every how many the norm is measured. Measuring costs more than iterating, so for n = 16 every
 # 20th norm stands for 20; along a run neighbouring norms are alike.
-RUNS = {1: (2000, 1), 4: (2500, 1), 16: (20_000, 20)}
+RUNS = {1: (2000, 1), 4: (4000, 1), 16: (20_000, 20)}
 
 
 @dataclass
