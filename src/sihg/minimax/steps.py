@@ -60,7 +60,7 @@ def weak_mvi(
     return Condition(
         theta == 1 and left < right,
         f"with sigma = {sigma:.4g} and tau = {tau:.4g}, {name} admits theta = 1, here {theta:.4g}, and {allowed} "
-        f"(kappa = {left:.4g} < {right:.4g}; L11 = {L11:.4g}, L12 = {L12:.4g}, n = {n})",
+        f"(kappa = {left:.4g} must be below {right:.4g}; L11 = {L11:.4g}, L12 = {L12:.4g}, n = {n})",
     )
 
 
