@@ -1,4 +1,4 @@
-"""Ctrl-C as a request to stop at the next safe point."""
+"""Ctrl-C, or a request to end, as a request to stop at the next safe point."""
 
 import signal
 import threading
@@ -9,9 +9,9 @@ from types import FrameType
 
 @contextmanager
 def stop_on_interrupt() -> Iterator[Callable[[], bool]]:
-    """Give a function that tells whether Ctrl-C was pressed; a second Ctrl-C interrupts at once.
+    """Give a function that tells whether Ctrl-C or SIGTERM came; a second one interrupts at once.
 
-    Outside the main thread, where Python delivers no signals, Ctrl-C is left alone.
+    Outside the main thread, where Python delivers no signals, both are left alone.
     """
     asked = False
 
@@ -24,8 +24,9 @@ def stop_on_interrupt() -> Iterator[Callable[[], bool]]:
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
-    before = signal.signal(signal.SIGINT, ask)
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield lambda: asked
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -1,0 +1,124 @@
+"""`sihg data`: which data sets there are, where their files lie, and whether they are whole."""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sihg.cli.progress import SECONDS_BETWEEN_LINES
+
+EPILOG = """examples:
+  sihg data list
+  sihg data get mnist
+  sihg data check cifar10 --data-dir /data
+
+Files are looked for in --data-dir, else in $SIHG_DATA, else in sihg/data in your cache folder. Your own data:
+folder:PATH (one sub-folder a class) and npz:PATH (x, y and perhaps x_test, y_test) go wherever a name goes.
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "data",
+        help="list, download and check data sets",
+        description="List the data sets, download their published files, check the files that are there.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--data-dir", type=Path, metavar="DIR", help="the folder of the data files")
+    listing = actions.add_parser("list", parents=[common], help="list the data sets and what is there of them")
+    listing.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    listing.set_defaults(run=run_list)
+    getting = actions.add_parser("get", parents=[common], help="download a data set")
+    getting.add_argument("name", metavar="NAME", help="a data set, see `sihg data list`")
+    getting.set_defaults(run=run_get)
+    checking = actions.add_parser("check", parents=[common], help="read and hash the files of a data set again")
+    checking.add_argument("name", metavar="NAME", help="a data set, see `sihg data list`")
+    checking.set_defaults(run=run_check)
+
+
+def run_list(args: argparse.Namespace) -> int:
+    """Print what there is."""
+    from sihg.robust.data.overview import overview
+
+    rows = overview(args.data_dir)
+    print(json.dumps(rows, indent=1) if args.json else _table(rows))
+    return 0
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    lines = [f"{'name':14} {'shape':12} {'classes':>7} {'train':>7} {'test':>7}  {'state':9} path"]
+    for row in rows:
+        shape = "x".join(map(str, row["shape"]))
+        missing = f" (without {', '.join(row['missing'])})" if row["state"] == "partial" else ""
+        numbers = f"{row['classes']:7} {row['train']:7} {row['test']:7}"
+        lines.append(f"{row['name']:14} {shape:12} {numbers}  {row['state']:9} {row['path']}{missing}")
+    return "\n".join(lines)
+
+
+def run_get(args: argparse.Namespace) -> int:
+    """Download what is missing."""
+    from sihg.robust.data import SOURCES
+    from sihg.robust.data.download import get
+
+    if args.name == "digits":
+        print("digits comes with the package: nothing to download")
+        return 0
+    if args.name in SOURCES and SOURCES[args.name].licence:
+        print(SOURCES[args.name].licence, file=sys.stderr, flush=True)
+    with _progress() as progress:
+        paths = get(args.name, args.data_dir, progress)
+    for path in paths:
+        print(path)
+    if not paths:
+        print(f"{args.name} is already there")
+    return 0
+
+
+def run_check(args: argparse.Namespace) -> int:
+    """Judge every file; 2 if one is damaged or a part that is needed is missing."""
+    from sihg.robust.data.overview import check
+
+    verdicts, missing, usable = check(args.name, args.data_dir)
+    for verdict in verdicts:
+        print(f"{verdict.state:8} {verdict}")
+    for part in missing:
+        print(f"{'missing':8} {part}")
+    return 0 if usable else 2
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar a file on a terminal, a plain line now and then elsewhere."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    if console.is_terminal:
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=console, transient=True) as rich:
+            tasks: dict[str, Any] = {}
+
+            def draw(name: str, done: int, total: int) -> None:
+                if name not in tasks:
+                    tasks[name] = rich.add_task(name, total=total)
+                rich.update(tasks[name], completed=done)
+
+            yield draw
+        return
+    due = time.monotonic() + SECONDS_BETWEEN_LINES
+
+    def tell(name: str, done: int, total: int) -> None:
+        nonlocal due
+        if done == total or time.monotonic() >= due:
+            due = time.monotonic() + SECONDS_BETWEEN_LINES
+            print(f"{name}: {done / 1e6:.1f} of {total / 1e6:.1f} MB", file=sys.stderr, flush=True)
+
+    yield tell

@@ -1,0 +1,1 @@
+"""Adversarially robust training: data, models, attacks, methods, the trainer and the evaluation."""

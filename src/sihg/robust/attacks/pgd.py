@@ -1,0 +1,149 @@
+"""Projected gradient ascent on the still-unbroken samples only."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from sihg.core.draw import generator
+from sihg.errors import InputError
+from sihg.robust.ball import Ball, Bounds, Feasible
+from sihg.robust.passes import evaluating, summed
+
+CHUNK = 256  # rows attacked at once: larger batches cost more a sample on a CPU (see benchmarks/attack_speed.py)
+DRAWN = 64  # rows whose starts come from one generator, so that starts do not depend on CHUNK
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """What an attack found: the attacked points, which of them are misclassified, and the passes it took."""
+
+    x_adv: Tensor
+    broken: Tensor
+    passes: int  # forward-backward passes of one sample; the last look at a run's end, a lone forward, is not counted
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PGD:
+    """T steepest ascent steps on the cross-entropy from a random start, R times: PGD-T-R.
+
+    A sample is broken when it is misclassified at any iterate, the start included; it leaves the batch at once, and
+    later runs see survivors only. With `last_iterate` only the end of a run counts, the classical rule. `restarts`
+    counts runs.
+    """
+
+    eps: float
+    steps: int = 20
+    restarts: int = 1
+    norm: str = "linf"
+    step_size: float | None = None  # default 2.5 eps / steps
+    bounds: Bounds = (0.0, 1.0)
+    last_iterate: bool = False
+    random_start: bool = True
+    ball: Ball = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name, value in (("steps", self.steps), ("restarts", self.restarts)):
+            if value < 1 or value != int(value):
+                raise InputError(f"{name} must be a whole number >= 1, got {value}")
+        if self.step_size is not None and not 0 < self.step_size < float("inf"):
+            raise InputError(f"step_size must be finite and > 0, got {self.step_size}")
+        object.__setattr__(self, "ball", Ball(self.eps, self.norm, self.bounds))
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, seed: int = 0) -> Tensor:
+        """The attacked x: where the model errs, the first point found; elsewhere the end of the last run."""
+        return self.run(model, x, y, seed).x_adv
+
+    def run(
+        self,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        seed: int = 0,
+        progress: Callable[[int], object] = lambda done: None,
+    ) -> Verdict:
+        """Attack every row of x; `progress` hears how many rows are done."""
+        check_batch(x, y)
+        x_adv, broken, passes = torch.empty_like(x), torch.zeros(len(x), dtype=torch.bool, device=x.device), 0
+        with evaluating(model):
+            for first in range(0, len(x), CHUNK):
+                rows = slice(first, first + CHUNK)
+                x_adv[rows], broken[rows], some = self._chunk(model, x[rows], y[rows], seed, first)
+                passes += some
+                progress(min(first + CHUNK, len(x)))
+        return Verdict(self.ball.clip(x_adv), broken, passes)
+
+    def _chunk(self, model: nn.Module, x: Tensor, y: Tensor, seed: int, first: int) -> tuple[Tensor, Tensor, int]:
+        feasible = self.ball.around(x)
+        x_adv, broken, passes = x.clone(), torch.zeros(len(x), dtype=torch.bool, device=x.device), 0
+        for run in range(self.restarts):
+            left = (~broken).nonzero().flatten()
+            if not len(left):
+                break
+            delta = self._start(feasible, x, seed, run, first)
+            for rows, points, wrong, cost in self._run(model, x[left], y[left], delta[left], feasible.rows(left)):
+                x_adv[left[rows]] = points
+                broken[left[rows]] |= wrong
+                passes += cost
+        return x_adv, broken, passes
+
+    def _run(
+        self, model: nn.Module, x: Tensor, y: Tensor, delta: Tensor, feasible: Feasible
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor, int]]:
+        """One run; yields (rows, points, whether they are broken, passes) of rows as they are done."""
+        rows, eta = torch.arange(len(x), device=x.device), self.step_size or 2.5 * self.eps / self.steps
+        for _ in range(self.steps):
+            point = (x + delta).requires_grad_()
+            with torch.enable_grad():
+                logits = model(point)
+                (g,) = torch.autograd.grad(summed(logits, y), point)
+            wrong = misclassified(logits, y)
+            if self.last_iterate or not bool(wrong.any()):
+                yield rows[:0], x[:0], wrong[:0], len(rows)
+            else:
+                yield rows[wrong], point.detach()[wrong], wrong[wrong], len(rows)
+                on = ~wrong
+                rows, x, y, delta, g, feasible = rows[on], x[on], y[on], delta[on], g[on], feasible.rows(on)
+                if not len(rows):
+                    return
+            feasible.climb_(delta, g, eta)
+        with torch.no_grad():
+            point = x + delta
+            yield rows, point, misclassified(model(point), y), 0
+
+    def _start(self, feasible: Feasible, x: Tensor, seed: int, run: int, first: int) -> Tensor:
+        if not self.random_start:
+            return torch.zeros_like(x)
+        starts = []
+        for block in torch.arange(len(x), device=x.device).split(DRAWN):
+            draw = generator(seed, "attack start", run, (first + int(block[0])) // DRAWN)
+            starts.append(feasible.rows(block).noisy(None, self.eps, draw))
+        return torch.cat(starts)
+
+
+def misclassified(logits: Tensor, y: Tensor) -> Tensor:
+    """Which rows the model gets wrong; logits that are not finite are an error."""
+    logits = logits.detach()
+    if not bool(torch.isfinite(logits).all()):
+        raise InputError(
+            "the model gives logits that are not finite: look at its weights and at the scale of its input"
+        )
+    if logits.dim() != 2 or len(logits) != len(y):
+        raise InputError(
+            f"the model gives an output of shape {tuple(logits.shape)} for {len(y)} samples: it must be (n, classes)"
+        )
+    return logits.argmax(1) != y
+
+
+def check_batch(x: Tensor, y: Tensor) -> None:
+    """Refuse what cannot be attacked, naming the row."""
+    if not x.is_floating_point():
+        raise InputError(f"x is {x.dtype}, attacks need floats: images as x / 255")
+    if y.shape != x.shape[:1] or y.is_floating_point():
+        raise InputError(
+            f"y has shape {tuple(y.shape)} and type {y.dtype}: it needs one class number for each of {len(x)} rows"
+        )
+    if not bool(torch.isfinite(x).all()):
+        row = int((~torch.isfinite(x.flatten(1)).all(1)).nonzero()[0])
+        raise InputError(f"row {row} of x has a value that is not finite: clean the data")

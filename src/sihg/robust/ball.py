@@ -1,0 +1,168 @@
+"""What an attacker may do: a norm ball of radius eps, cut by the bounds of the data, and sets of such deltas."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from sihg.errors import InputError, UnknownNameError
+
+Bounds = tuple[float | Tensor, float | Tensor] | None
+NORMS = ("linf", "l2")
+
+
+class Feasible(Protocol):
+    """A convex set of perturbations, one for each row of a batch."""
+
+    def project_(self, delta: Tensor) -> Tensor:
+        """Move `delta`, in place, to a nearby point of the set."""
+        ...
+
+    def climb_(self, delta: Tensor, gradient: Tensor, step: float) -> Tensor:
+        """Take, in place, one steepest ascent step of the norm's length `step`, then project; eats `gradient`."""
+        ...
+
+    def near(self, centre: Tensor, radius: float) -> "Feasible":
+        """The part of the set within `radius` of `centre`, which is first projected onto the set."""
+        ...
+
+    def noisy(self, centre: Tensor | None, radius: float, generator: torch.Generator) -> Tensor:
+        """A point of the set: `centre` (or zero) plus uniform noise from the ball of `radius`, projected."""
+        ...
+
+    def rows(self, index: Tensor) -> "Feasible":
+        """The set for some rows of the batch."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Ball:
+    """The threat model: norm(delta) <= eps, and x + delta within `bounds` (None: no bounds, the paper's literal ball)."""
+
+    eps: float
+    norm: str = "linf"
+    bounds: Bounds = (0.0, 1.0)
+
+    def __post_init__(self) -> None:
+        if self.norm not in NORMS:
+            raise UnknownNameError("norm", self.norm, list(NORMS))
+        if not (math.isfinite(self.eps) and self.eps >= 0):
+            raise InputError(f"eps must be finite and >= 0, got {self.eps}")
+        if self.bounds is None:
+            return
+        low, high = (torch.as_tensor(b) for b in self.bounds)
+        if not bool((low < high).all()):
+            raise InputError(f"the lower bound must lie below the upper one, got {self.bounds}")
+        width = float((high - low).max())
+        if self.norm == "linf" and self.eps > width:
+            raise InputError(
+                f"eps {self.eps:g} is more than the whole range of the data, {width:g}: "
+                f"give it in the data's unit, such as {self.eps:g}/255 for images in [0, 1]"
+            )
+
+    def around(self, x: Tensor) -> Feasible:
+        """The deltas allowed for each row of `x`; with bounds, `x` must lie within them."""
+        if self.bounds is None:
+            low, high = torch.full_like(x, -math.inf), torch.full_like(x, math.inf)
+        else:
+            low, high = (torch.as_tensor(b, dtype=x.dtype, device=x.device) - x for b in self.bounds)
+            if bool((low > 0).any()) or bool((high < 0).any()):
+                raise InputError(
+                    f"x goes from {float(x.min()):g} to {float(x.max()):g}, outside its bounds {_shown(self.bounds)}: "
+                    "scale the data, or pass the bounds it has (None for none)"
+                )
+        if self.norm == "linf":
+            return LinfSet(low.clamp_(min=-self.eps), high.clamp_(max=self.eps))
+        return L2Set(low, high, ((torch.zeros((), dtype=x.dtype, device=x.device), self.eps),))
+
+    def clip(self, point: Tensor) -> Tensor:
+        """`point` within the bounds, against the last bit of rounding."""
+        if self.bounds is None:
+            return point
+        low, high = (torch.as_tensor(b, dtype=point.dtype, device=point.device) for b in self.bounds)
+        return torch.clamp(point, low, high)
+
+
+@dataclass(frozen=True, eq=False)
+class LinfSet:
+    """The deltas with low <= delta <= high, entry by entry."""
+
+    low: Tensor
+    high: Tensor
+
+    def project_(self, delta: Tensor) -> Tensor:
+        """Clamp."""
+        return torch.clamp(delta, self.low, self.high, out=delta)
+
+    def climb_(self, delta: Tensor, gradient: Tensor, step: float) -> Tensor:
+        """Step along the sign of the gradient."""
+        return self.project_(delta.add_(gradient.sign_(), alpha=step))
+
+    def near(self, centre: Tensor, radius: float) -> "LinfSet":
+        """Intersect with the box of `radius` around `centre`."""
+        centre = torch.clamp(centre, self.low, self.high)
+        return LinfSet(torch.maximum(self.low, centre - radius), torch.minimum(self.high, centre + radius))
+
+    def noisy(self, centre: Tensor | None, radius: float, generator: torch.Generator) -> Tensor:
+        """Uniform noise in each entry."""
+        noise = torch.rand(self.low.shape, generator=generator, dtype=self.low.dtype).to(self.low.device)
+        noise.mul_(2 * radius).sub_(radius)
+        return self.project_(noise if centre is None else noise.add_(centre))
+
+    def rows(self, index: Tensor) -> "LinfSet":
+        """The same for some rows."""
+        return LinfSet(self.low[index], self.high[index])
+
+
+@dataclass(frozen=True, eq=False)
+class L2Set:
+    """The deltas with low <= delta <= high within L2 balls, the last of which is the one around zero.
+
+    Projections are made one after the other, the smallest ball first. Every later set contains the centres of the
+    earlier ones, so its projection, which brings nothing further from such a centre, keeps what was reached.
+    """
+
+    low: Tensor
+    high: Tensor
+    balls: tuple[tuple[Tensor, float], ...] = field(default=())
+
+    def project_(self, delta: Tensor) -> Tensor:
+        """Scale into each ball, then clamp."""
+        for centre, radius in self.balls:
+            delta.sub_(centre)
+            delta.mul_((radius / _norms(delta).clamp_(min=torch.finfo(delta.dtype).tiny)).clamp_(max=1)).add_(centre)
+        return torch.clamp(delta, self.low, self.high, out=delta)
+
+    def climb_(self, delta: Tensor, gradient: Tensor, step: float) -> Tensor:
+        """Step along the normalised gradient; a zero gradient stays."""
+        gradient.div_(_norms(gradient).clamp_(min=torch.finfo(gradient.dtype).tiny))
+        return self.project_(delta.add_(gradient, alpha=step))
+
+    def near(self, centre: Tensor, radius: float) -> "L2Set":
+        """Intersect with the ball of `radius` around `centre`."""
+        return L2Set(self.low, self.high, ((self.project_(centre.clone()), radius), *self.balls))
+
+    def noisy(self, centre: Tensor | None, radius: float, generator: torch.Generator) -> Tensor:
+        """Uniform in the ball: a normal direction, a length radius u^(1/d)."""
+        noise = torch.randn(self.low.shape, generator=generator, dtype=self.low.dtype)
+        lengths = torch.rand((len(noise),) + (1,) * (noise.dim() - 1), generator=generator, dtype=noise.dtype)
+        noise.mul_(radius * lengths ** (1 / noise[0].numel()) / _norms(noise)) if len(noise) else noise
+        noise = noise.to(self.low.device)
+        return self.project_(noise if centre is None else noise.add_(centre))
+
+    def rows(self, index: Tensor) -> "L2Set":
+        """The same for some rows."""
+        balls = tuple((centre[index] if centre.dim() else centre, radius) for centre, radius in self.balls)
+        return L2Set(self.low[index], self.high[index], balls)
+
+
+def _norms(rows: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(rows.flatten(1), dim=1).view(-1, *(1,) * (rows.dim() - 1))
+
+
+def _shown(bounds: Any) -> str:
+    if any(isinstance(b, Tensor) and b.dim() for b in bounds):
+        return "(one for each feature)"
+    return f"[{float(bounds[0]):g}, {float(bounds[1]):g}]"

@@ -1,0 +1,157 @@
+"""Published data files from the network: resumed where they stopped, from another mirror where one fails."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import requests
+import urllib3
+
+from sihg.errors import InputError, UnknownNameError
+from sihg.robust.data import SOURCES
+from sihg.robust.data.checks import examine, md5
+from sihg.robust.data.files import Published, Source, data_folder, locate
+
+CHUNK = 1 << 18
+TIMEOUT = (10.0, 30.0)  # seconds to connect, and to wait for the next bytes
+TRIES = 5  # at one mirror, as long as each brings something
+SPARE = 10_000_000  # bytes to leave free on the disk
+Progress = Callable[[str, int, int], object]  # file, bytes done, bytes in all
+
+
+class _MirrorError(Exception):
+    """Why a mirror did not give the file; `again` tells whether to ask it once more."""
+
+    def __init__(self, reason: str, *, again: bool = False) -> None:
+        super().__init__(reason)
+        self.again = again
+
+
+def get(name: str, data_dir: str | Path | None = None, progress: Progress | None = None) -> list[Path]:
+    """Download the files of a set that are missing or damaged; give their paths."""
+    if name not in SOURCES:
+        raise UnknownNameError("data set to download", name, list(SOURCES))
+    source, folder = SOURCES[name], data_folder(data_dir)
+    wanted = _wanted(source, folder)
+    _make_room(wanted, folder)
+    return [_fetch(file, folder, source, progress or (lambda *_: None)) for file in wanted]
+
+
+def _wanted(source: Source, folder: Path) -> list[Published]:
+    """The published files that would bring a missing part, or replace a damaged file at the same path."""
+    found, missing = locate(source, folder)
+    paths = {place.path for part in missing for place in part.places}
+    for path, pieces in found.items():
+        verdict, _ = examine(source, path, pieces, folder)
+        if verdict.state == "damaged":
+            place = pieces[0][1].path
+            if place not in {file.path for file in source.published}:
+                raise InputError(f"{verdict}: delete it, then `sihg data get {source.name}` brings the published file")
+            paths.add(place)
+    return [file for file in source.published if file.path in paths]
+
+
+def _make_room(files: list[Published], folder: Path) -> None:
+    needed = sum(file.size - _size(_part(folder / file.path)) for file in files)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise InputError(f"cannot write to {folder} ({error.strerror or error}): choose another folder") from error
+    if files and needed + SPARE > free:
+        raise InputError(
+            f"{needed / 1e6:.0f} MB are needed in {folder}, {free / 1e6:.0f} MB are free: free some, or choose another"
+        )
+
+
+def _fetch(file: Published, folder: Path, source: Source, progress: Progress) -> Path:
+    """One file, from the first mirror that gives it whole."""
+    target = folder / file.path
+    reasons = []
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for url in file.urls:
+            try:
+                _from_mirror(url, file, _part(target), progress)
+            except _MirrorError as error:
+                reasons.append(f"{url}: {error}")
+            else:
+                _part(target).replace(target)
+                return target
+    except OSError as error:
+        raise InputError(
+            f"cannot write {target} ({error.strerror or error}): free the place or choose another folder"
+        ) from error
+    names = ", ".join(Path(each.path).name for each in source.published)
+    raise InputError(
+        f"no mirror gave {target.name} ({'; '.join(reasons)}): "
+        f"no network? put the files into {target.parent} yourself: {names}, from {file.urls[0].rpartition('/')[0]}/"
+    )
+
+
+def _from_mirror(url: str, file: Published, part: Path, progress: Progress) -> None:
+    """Fill `part` from one mirror until its size and md5 are right."""
+    for left in reversed(range(TRIES)):
+        begun = _size(part)
+        try:
+            if begun != file.size:
+                begun = _append(url, file, part, progress)
+            if _size(part) != file.size:
+                raise _MirrorError(f"ended after {_size(part)} of {file.size} bytes", again=_size(part) > begun)
+            if (found := md5(part)) != file.md5:
+                part.unlink()
+                raise _MirrorError(f"md5 expected {file.md5}, found {found}", again=begun > 0)
+            with part.open("rb") as handle:
+                os.fsync(handle.fileno())
+        except _MirrorError as error:
+            if not (error.again and left):
+                raise
+        else:
+            return
+
+
+def _append(url: str, file: Published, part: Path, progress: Progress) -> int:
+    """One request, for the bytes that `part` lacks; give the size that it went on from."""
+    begun = _size(part)
+    if begun > file.size:
+        part.unlink()
+        begun = 0
+    asked = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={begun}-"} if begun else {})
+    done = begun
+    try:
+        with requests.get(url, headers=asked, stream=True, timeout=TIMEOUT) as response:
+            if response.status_code == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {begun}-"):
+                mode = "ab"
+            elif response.status_code == 200:  # the whole file, whatever was asked for
+                mode, begun, done = "wb", 0, 0
+            else:
+                raise _MirrorError(f"answered {response.status_code} {response.reason}")
+            length = response.headers.get("Content-Length", "")
+            if length.isdecimal() and begun + int(length) != file.size:
+                raise _MirrorError(f"offers {begun + int(length)} bytes instead of {file.size}")
+            with part.open(mode) as out:
+                for chunk in response.raw.stream(CHUNK, decode_content=False):
+                    done += len(chunk)
+                    if done > file.size:
+                        raise _MirrorError(f"gave more than {file.size} bytes")
+                    out.write(chunk)
+                    progress(Path(file.path).name, done, file.size)
+    except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
+        raise _MirrorError(_short(error), again=done > begun) from error
+    return begun
+
+
+def _short(error: BaseException) -> str:
+    """The innermost reason, which is the one that says something."""
+    while isinstance(inner := getattr(error, "reason", None) or (error.args and error.args[0]), BaseException):
+        error = inner
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+
+
+def _part(target: Path) -> Path:
+    return target.with_name(f"{target.name}.part")
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

@@ -1,0 +1,113 @@
+"""Data sets as files: which files hold them, where those may lie, and where they are published."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sihg.errors import InputError
+from sihg.robust.data.samples import Samples
+
+Arrays = tuple[NDArray[np.uint8], ...]
+
+
+class DataWarning(UserWarning):
+    """Data that is used although something about it is missing or unknown."""
+
+
+class UnreadableError(Exception):
+    """What a reader found wrong in a file; the caller adds the file's name, its sums and what to do."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """A file that can be downloaded to `path`, which is relative to the data folder."""
+
+    path: str
+    md5: str
+    size: int
+    urls: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """One file in which a part may lie: `path` below the data folder, `member` inside it if it is an archive."""
+
+    path: str
+    member: str = ""
+    md5: str = ""  # of the whole file, if somebody published it
+    size: int = 0  # if no good file of this form has another
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of a data set that is read as a whole, such as the training images."""
+
+    name: str
+    shape: tuple[int, ...]  # of its first array
+    places: tuple[Place, ...]  # the first that exists is used
+    content: str = ""  # md5 of its arrays' bytes in row order, one after the other, if known
+    optional: bool = False  # the set can be used, with a warning, without it
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set that lies in published files."""
+
+    name: str
+    about: str
+    shape: tuple[int, ...]  # of one sample
+    classes: tuple[str, ...]
+    n: tuple[int, int]  # for training, for testing
+    parts: tuple[Part, ...]
+    published: tuple[Published, ...]
+    read: Callable[[Path, Sequence["Piece"]], list[Arrays]]  # the arrays of some parts, all in one file
+    join: Callable[["Source", dict[str, Arrays]], tuple[Samples, Samples]]  # from the arrays of the parts found
+    licence: str = ""  # to be said before a download
+
+
+Piece = tuple[Part, Place]
+
+
+def data_folder(data_dir: str | Path | None = None) -> Path:
+    """Where data files are looked for: `data_dir`, else $SIHG_DATA, else sihg/data in the user's cache folder."""
+    if data_dir is None:
+        data_dir = os.environ.get("SIHG_DATA") or None
+    if data_dir is not None:
+        return Path(data_dir).expanduser()
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache and Path(cache).is_absolute() else Path.home() / ".cache") / "sihg" / "data"
+
+
+def locate(source: Source, folder: Path) -> tuple[dict[Path, list[Piece]], list[Part]]:
+    """The pieces found, by file, and the parts that are nowhere."""
+    found: dict[Path, list[Piece]] = {}
+    missing = []
+    for part in source.parts:
+        for place in part.places:
+            path = folder / place.path
+            if path.is_file():
+                found.setdefault(path, []).append((part, place))
+                break
+        else:
+            missing.append(part)
+    return found, missing
+
+
+def usable(source: Source, missing: Sequence[Part]) -> bool:
+    """Whether the set can do without the missing parts: without some of the optional ones, not without all."""
+    optional = [part for part in source.parts if part.optional]
+    return all(part.optional for part in missing) and (not missing or len(missing) < len(optional))
+
+
+def missing_error(source: Source, folder: Path, missing: Sequence[Part]) -> InputError:
+    """Say what is not there, where it was looked for, and how to get it."""
+    names = ", ".join(part.name for part in missing)
+    places = dict.fromkeys(str(Path(place.path).parent) for part in missing for place in part.places)
+    return InputError(
+        f"{source.name}: no {names} in {folder} (looked in {', '.join(places)}): "
+        f"`sihg data get {source.name}`, or set SIHG_DATA to the folder that has it"
+    )

@@ -1,0 +1,104 @@
+"""From settings to a trained model and back: the one-line forms."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from sihg.errors import InputError, UnknownNameError
+from sihg.robust import data as sources
+from sihg.robust import models
+from sihg.robust.data.samples import Samples, as_samples, held_out
+from sihg.robust.settings import Settings, dotted_name
+from sihg.robust.trainer import Trained, Trainer
+from sihg.runs.checkpoint import newest_checkpoint
+from sihg.runs.folder import RunFolder
+
+Tell = Callable[[str, dict[str, Any]], object]
+
+
+def fit(
+    model: nn.Module,
+    data: Any,
+    *,
+    method: str = "msi-hg",
+    eps: float,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    tell: Tell = lambda event, about: None,
+    **settings: Any,
+) -> Trained:
+    """Train a model of yours on data of yours; `settings` are those of `sihg train`, such as epochs, lr, tau or ramp.
+
+    `data` is a Samples, a torch Dataset or a pair (x, y). The model is trained in place; `out` makes a run folder, whose
+    training `Trainer.resume` can go on with.
+
+    >>> x, y = torch.rand(64, 1, 8, 8), torch.arange(64) % 2
+    >>> result = fit(models.build("small-cnn", (1, 8, 8), 2), (x, y), method="pgd", eps=0.1, epochs=2, steps=3)
+    >>> result.stopped
+    '2 epochs done'
+    """
+    samples = as_samples(data)
+    chosen = Settings(data=samples.name, model=type(model).__name__, eps=eps, batch_size=min(128, len(samples)))
+    chosen = chosen.with_values({"method": method})
+    chosen = chosen.with_values({dotted_name(name, method): value for name, value in settings.items()})
+    folder = None if out is None else new_folder(out, chosen, overwrite=overwrite)
+    train, held = split_off(samples, chosen)
+    return Trainer(model, train, chosen, held_out=held, folder=folder, tell=tell).run()
+
+
+def prepare(
+    settings: Settings, *, data_dir: str | Path | None = None, folder: RunFolder | None = None, tell: Tell
+) -> Trainer:
+    """The trainer of a run that is given by its settings alone."""
+    samples, _ = sources.load(settings.data, None if data_dir is None else Path(data_dir))
+    train, held = split_off(samples, settings)
+    model = models.build(settings.model, train.shape, len(train.classes), width=settings.width, seed=settings.seed)
+    return Trainer(model, train, settings, held_out=held, folder=folder, tell=tell)
+
+
+def split_off(samples: Samples, settings: Settings) -> tuple[Samples, Samples | None]:
+    """The samples to train on and those held out, as the settings say."""
+    if settings.samples is not None and settings.samples < len(samples):
+        samples = held_out(samples, settings.samples, seed=settings.seed)[1]
+    if not settings.validation:
+        return samples, None
+    return held_out(samples, settings.validation, seed=settings.seed)
+
+
+def new_folder(path: str | Path, settings: Settings, *, overwrite: bool = False) -> RunFolder:
+    """The folder of a new run, with its config and environment."""
+    folder = RunFolder.create(path, overwrite=overwrite)
+    folder.write_config(settings.as_dict())
+    folder.write_environment({})
+    return folder
+
+
+def load(run: str | Path, *, checkpoint: str = "last", model: nn.Module | None = None) -> nn.Module:
+    """The trained model of a run, in evaluation mode: its `last` or `best` weights, averaged where the run averages.
+
+    A run of `fit` does not know how to make your model: pass one to be filled.
+    """
+    folder = RunFolder.open(run)
+    if checkpoint not in ("last", "best"):
+        raise UnknownNameError("checkpoint", checkpoint, ["last", "best"])
+    found = newest_checkpoint(folder.checkpoints, checkpoint)[0]
+    if model is None:
+        settings = Settings().with_values(folder.read_config())
+        about = found.state["data"]
+        model = models.build(settings.model, tuple(about["shape"]), len(about["classes"]), width=settings.width)
+    average = found.tensors.get("average")
+    weights = found.tensors["weights"] if average is None else _inside(average)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise InputError(
+            f"the weights of {run} do not fit this model ({str(error).splitlines()[1].strip()})"
+        ) from error
+    return model.eval()
+
+
+def _inside(average: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The weights that an average holds, under the names of the model."""
+    return {name.removeprefix("module."): value for name, value in average.items() if name.startswith("module.")}

@@ -1,0 +1,87 @@
+"""Dynamic adversarial training (Wang et al., 2019)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sihg.errors import InputError, UnknownNameError
+from sihg.robust.ball import Feasible, L2Set, LinfSet
+from sihg.robust.data.batches import Batch
+from sihg.robust.methods.threat import Log, Optimizer, Threat, check_positive, check_steps, log, option
+from sihg.robust.passes import evaluating, gradient, summed
+
+
+@dataclass(kw_only=True)
+class DAT(Threat):
+    """PGD AT whose samples stop as soon as their attack is strong enough for the time of training.
+
+    Strength is the first-order stationary condition FOSC, 0 at a maximiser; the threshold falls linearly from
+    `fosc_max` to 0. A sample at or below it leaves the batch, so the ascent runs in evaluation mode. Beside the
+    published FOSC, which ignores the bounds and hardly falls to 0 with them, there is the one of the ball within its
+    bounds, which does; that is the default. The authors' code measures FOSC from the random start and weights samples
+    by their loss; the paper does neither, nor do we unless `weighted`.
+    """
+
+    steps: int = option(10, "ascent steps T at most")
+    step_size: float | None = option(None, "length of an ascent step (default 2.5 eps / T, eps as ramped)")
+    fosc_max: float = option(0.5, "threshold at the start of training")
+    control_epochs: float = option(40.0, "epochs until the threshold is 0 (the paper: 0.8 of all)")
+    fosc: str = option("bounded", "bounded: of the ball within its bounds; published: of the ball alone")
+    weighted: bool = option(False, "weight samples by their loss from the second epoch on, as the authors' code does")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_steps(self.steps)
+        check_positive(self.step_size, "step_size")
+        check_positive(self.control_epochs, "control_epochs")
+        if self.fosc_max < 0:
+            raise InputError(f"fosc_max must be >= 0, got {self.fosc_max}")
+        if self.fosc not in ("bounded", "published"):
+            raise UnknownNameError("fosc", self.fosc, ["bounded", "published"])
+
+    def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
+        """Train on one batch."""
+        feasible, eps = self.ball(batch)
+        delta = feasible.noisy(None, eps, batch.draw("start"))
+        with evaluating(model):
+            passes = self._ascend(model, batch, delta, feasible, eps)
+        optimizer.zero_grad()
+        logits = model(batch.x + delta)
+        losses = nn.functional.cross_entropy(logits, batch.y, reduction="none")
+        weights = losses.detach() / losses.detach().mean() if self.weighted and batch.epoch > 0 else 1.0
+        (losses * weights).sum().div(batch.size).backward()
+        optimizer.step()
+        return log(losses.detach().sum(), logits.detach(), batch.y, passes + len(delta))
+
+    def _ascend(self, model: nn.Module, batch: Batch, delta: Tensor, feasible: Feasible, eps: float) -> int:
+        """Climb in place, dropping the samples that are done; give the passes it took."""
+        threshold = self.threshold(batch.epoch)
+        eta = self.step_size or 2.5 * eps / self.steps
+        rows, x, y, moving, passes = torch.arange(len(delta), device=delta.device), batch.x, batch.y, delta.clone(), 0
+        for t in range(self.steps):
+            g = gradient(model, x + moving, y, summed)
+            passes += len(moving)
+            if t > 0:  # the first step always applies
+                on = self.gap(g, moving, feasible, eps) > threshold
+                if not bool(on.all()):
+                    delta[rows] = moving
+                    rows, x, y, g, moving, feasible = rows[on], x[on], y[on], g[on], moving[on], feasible.rows(on)
+                if not len(rows):
+                    return passes
+            feasible.climb_(moving, g, eta)
+        delta[rows] = moving
+        return passes
+
+    def threshold(self, epoch: int) -> float:
+        """The FOSC at which a sample stops in this epoch."""
+        return max(0.0, self.fosc_max * (1 - epoch / self.control_epochs))
+
+    def gap(self, g: Tensor, delta: Tensor, feasible: Feasible, eps: float) -> Tensor:
+        """FOSC of each row: max over the set of <g, delta' - delta>."""
+        if self.fosc == "bounded" and isinstance(feasible, LinfSet):
+            best = torch.maximum(g * (feasible.high - delta), g * (feasible.low - delta))
+            return best.flatten(1).sum(1)
+        order = 2 if isinstance(feasible, L2Set) else 1
+        reach = eps * torch.linalg.vector_norm(g.flatten(1), ord=order, dim=1)
+        return reach - (g * delta).flatten(1).sum(1)

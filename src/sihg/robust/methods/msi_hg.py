@@ -1,0 +1,98 @@
+"""MSI-HG (Kim & Seo, 2022): Algorithms 3 and 4 of the paper."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from sihg.errors import InputError, UnknownNameError
+from sihg.robust.ball import Feasible
+from sihg.robust.data.augment import Move
+from sihg.robust.data.batches import Batch
+from sihg.robust.memory import PerturbationMemory
+from sihg.robust.methods.threat import Log, Optimizer, Threat, check_positive, check_steps, option, train_on
+from sihg.robust.passes import Slope, ascend, inner_mode, slope
+
+
+@dataclass(kw_only=True)
+class MSIHG(Threat):
+    r"""Keep a perturbation for each sample; search near it, train there, step along the hybrid gradient.
+
+    .. math:: \delta_i^+ = \arg\max_{\delta \in B_i,\ \|\delta - \delta_i\| \le \tau} \phi_i(w, \delta), \qquad
+              w^+ = \mathtt{optimizer}[(1 + \theta) \nabla_w \phi_i - \theta\, q]
+
+    The search takes T signed ascent steps from the stored delta_i plus noise. `implicit="proximal"` takes instead the
+    literal implicit step, Pi_B[delta_i + tau grad phi(delta+)], by T steps of proximal ascent on phi - |.|^2/(2 tau)
+    of length `step_size` (default tau: the fixed-point iteration). The hybrid gradient is the optimiser's business:
+    pass a `HybridGradient`.
+    """
+
+    tau: float = option(0.2, "how far the search may go from the stored perturbation; of the proximal step, its size")
+    steps: int = option(5, "ascent steps T")
+    step_size: float | None = option(None, "length of an ascent step (default 2.5 eps / T, eps as ramped)")
+    noise: float | None = option(None, "radius of the noise added to the stored perturbation (default tau)")
+    implicit: str = option("sign", "the ascent: sign (the paper's surrogate) or proximal (the literal implicit step)")
+    statistics: str = option("batch", "batch normalisation in the ascent: batch (not kept) or running")
+    augment_delta: str = option(
+        "same", "the stored perturbation moves: same (as its image, and back), independent, none"
+    )
+    reset: int = option(0, "epochs after which the memory starts again at zero (0: never)")
+    memory: PerturbationMemory | None = field(default=None, repr=False, metadata={"running": True})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_steps(self.steps)
+        check_steps(self.reset, "reset", least=0)
+        check_positive(self.tau, "tau")
+        check_positive(self.step_size, "step_size")
+        if self.noise is not None and not 0 <= self.noise < float("inf"):
+            raise InputError(f"noise must be finite and >= 0, got {self.noise}")
+        if self.implicit not in ("sign", "proximal"):
+            raise UnknownNameError("implicit", self.implicit, ["sign", "proximal"])
+        if self.augment_delta not in ("same", "independent", "none"):
+            raise UnknownNameError("augment_delta", self.augment_delta, ["same", "independent", "none"])
+        if self.memory is not None and self.memory.eps < self.eps:
+            raise InputError(
+                f"the memory holds perturbations up to {self.memory.eps}, eps is {self.eps}: give both one eps"
+            )
+
+    def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
+        """Train on one batch."""
+        ball, eps = self.ball(batch)
+        stored = self._read(batch)
+        move = self._move(batch)
+        old = stored if move is None else move.apply(stored)
+        with inner_mode(model, self.statistics):
+            delta = self._search(slope(model, batch.x, batch.y), ball, old, eps, batch)  # line 5
+        if self.memory is not None:
+            kept = move.back(delta, stored) if move is not None and self.augment_delta == "same" else delta
+            self.memory.write(batch.index, batch.epoch, kept)
+        moved = float((delta - old).abs_().mean()) / self.eps
+        saturated = float((delta.abs() >= 0.99 * self.eps).sum()) / delta.numel()
+        passes = self.steps * len(delta)
+        return train_on(model, batch, batch.x + delta, optimizer, passes, moved=moved, saturated=saturated)  # line 7
+
+    def _search(self, slope: Slope, ball: Feasible, old: Tensor, eps: float, batch: Batch) -> Tensor:
+        """The perturbation near the old one that the weights meet next."""
+        noise = self.tau if self.noise is None else self.noise
+        if self.implicit == "sign":
+            near = ball.near(old, self.tau)  # S_i
+            delta = near.noisy(old, noise, batch.draw("start"))
+            return ascend(slope, delta, near, self.step_size or 2.5 * eps / self.steps, self.steps)
+        delta = ball.noisy(old, noise, batch.draw("start"))
+        eta = self.step_size or self.tau
+        for _ in range(self.steps):
+            delta = ball.project_(delta.add(slope(delta), alpha=eta).sub_(delta - old, alpha=eta / self.tau))
+        return delta
+
+    def _read(self, batch: Batch) -> Tensor:
+        """The stored perturbations, zero where there are none."""
+        if self.memory is None or (self.reset and batch.epoch % self.reset == 0):
+            return torch.zeros_like(batch.x)
+        return self.memory.read(batch.index, batch.epoch).to(batch.x)
+
+    def _move(self, batch: Batch) -> Move | None:
+        """The augmentation that stored perturbations go through."""
+        if batch.move is None or self.augment_delta == "none":
+            return None
+        return batch.move if self.augment_delta == "same" else batch.move.shuffled(batch.draw("delta"))

@@ -1,0 +1,103 @@
+"""What every method trains against and reports: the ball, its ramp, and the log of a step."""
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from sihg.errors import InputError
+from sihg.robust.ball import Ball, Bounds, Feasible
+from sihg.robust.data.batches import Batch
+from sihg.robust.passes import descend
+
+
+class Optimizer(Protocol):
+    """What a method asks of an optimiser; every torch optimiser has it."""
+
+    def zero_grad(self) -> Any:
+        """Reset the gradients."""
+        ...
+
+    def step(self) -> Any:
+        """Use them."""
+        ...
+
+
+@dataclass(frozen=True)
+class Log:
+    """What a step did: means over the samples of its batch, before the weights moved."""
+
+    loss: float
+    accuracy: float  # on what it trained on
+    samples: int
+    passes: float  # forward-backward passes of one sample through the whole network; a lone forward counts one half
+    predicted: Tensor  # how often each class was
+    moved: float | None = None  # mean |new - old delta| / eps of the memory
+    saturated: float | None = None  # share of entries of delta on the boundary of the ball
+
+
+class Method(Protocol):
+    """A way to train. `step` owns zero_grad, every backward and every step of the optimiser."""
+
+    def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
+        """Train on one batch."""
+        ...
+
+
+def option(default: Any, about: str) -> Any:
+    """A hyperparameter with its default and its help text."""
+    return field(default=default, metadata={"help": about})
+
+
+def train_on(model: nn.Module, batch: Batch, point: Tensor, optimizer: Optimizer, passes: float, **more: float) -> Log:
+    """Take one step of the optimiser along the gradient at `point`, the pass that every method ends with."""
+    optimizer.zero_grad()
+    loss, logits = descend(model, point, batch.y, batch.size)
+    optimizer.step()
+    return log(loss, logits, batch.y, passes + len(point), **more)
+
+
+def log(loss: Tensor, logits: Tensor, y: Tensor, passes: float, **more: float) -> Log:
+    """The log of a step from its summed loss and its logits."""
+    predicted = logits.argmax(1)
+    return Log(
+        loss=float(loss) / len(y),
+        accuracy=float((predicted == y).sum()) / len(y),
+        samples=len(y),
+        passes=passes,
+        predicted=torch.bincount(predicted, minlength=logits.shape[1]),
+        **more,
+    )
+
+
+@dataclass(kw_only=True)
+class Threat:
+    """The ball that a method trains against."""
+
+    eps: float = field(metadata={"help": "radius of the ball, such as 8/255"})
+    norm: str = option("linf", "norm of the ball: linf or l2")
+    bounds: Bounds = option((0.0, 1.0), "x + delta stays within them; none: the paper's literal ball")
+    ramp: float = option(0.0, "epochs over which the radius grows linearly from 0 to eps")
+
+    def __post_init__(self) -> None:
+        Ball(self.eps, self.norm, self.bounds)
+        if not 0 <= self.ramp < float("inf"):
+            raise InputError(f"ramp must be a number of epochs >= 0, got {self.ramp}")
+
+    def ball(self, batch: Batch) -> tuple[Feasible, float]:
+        """The deltas allowed at the time of the batch, and their radius."""
+        eps = self.eps * min(1.0, batch.time / self.ramp) if self.ramp else self.eps
+        return Ball(eps, self.norm, self.bounds).around(batch.x), eps
+
+
+def check_steps(steps: int, name: str = "steps", least: int = 1) -> None:
+    """Refuse a number of steps that is none."""
+    if isinstance(steps, bool) or steps != int(steps) or steps < least:
+        raise InputError(f"{name} must be a whole number >= {least}, got {steps}")
+
+
+def check_positive(value: float | None, name: str) -> None:
+    """Refuse a length that is none; None stands for a default."""
+    if value is not None and not 0 < value < float("inf"):
+        raise InputError(f"{name} must be finite and > 0, got {value}")

@@ -1,0 +1,54 @@
+"""TRADES (Zhang et al., 2019)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import kl_div, log_softmax
+
+from sihg.errors import InputError
+from sihg.robust.data.batches import Batch
+from sihg.robust.methods.threat import Log, Optimizer, Threat, check_positive, check_steps, log, option
+from sihg.robust.passes import ascend, evaluating, gradient, summed
+
+
+@dataclass(kw_only=True)
+class TRADES(Threat):
+    """Train for the loss on the image plus beta KL(clean || attacked); the attack maximises that divergence.
+
+    The attack runs in evaluation mode against clean logits computed once; the training pass differentiates both.
+    """
+
+    beta: float = option(6.0, "weight of the divergence (the authors: 6 on CIFAR-10, 1 on MNIST)")
+    steps: int = option(10, "ascent steps")
+    step_size: float | None = option(None, "length of an ascent step (default 2.5 eps / T, eps as ramped)")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_steps(self.steps)
+        check_positive(self.step_size, "step_size")
+        if not 0 <= self.beta < float("inf"):
+            raise InputError(f"beta must be finite and >= 0, got {self.beta}")
+
+    def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
+        """Train on one batch."""
+        feasible, eps = self.ball(batch)
+        noise = torch.randn(batch.x.shape, generator=batch.draw("start"), dtype=batch.x.dtype).to(batch.x.device)
+        delta = feasible.project_(noise.mul_(0.001))
+        eta = self.step_size or 2.5 * eps / self.steps
+        with evaluating(model):
+            with torch.no_grad():
+                clean = log_softmax(model(batch.x), 1)
+            loss = lambda logits, _y: divergence(clean, logits)  # noqa: E731
+            ascend(lambda d: gradient(model, batch.x + d, batch.y, loss), delta, feasible, eta, self.steps)
+        optimizer.zero_grad()
+        natural, attacked = model(batch.x), model(batch.x + delta)
+        value = summed(natural, batch.y) + self.beta * divergence(log_softmax(natural, 1), attacked)
+        (value / batch.size).backward()
+        optimizer.step()
+        return log(value.detach(), attacked.detach(), batch.y, passes=(self.steps + 2.5) * len(delta))
+
+
+def divergence(clean: Tensor, logits: Tensor) -> Tensor:
+    """KL(clean || softmax(logits)), summed over the batch; `clean` holds logarithms of probabilities."""
+    return kl_div(log_softmax(logits, 1), clean, reduction="sum", log_target=True)

@@ -1,0 +1,65 @@
+"""YOPO-M-N (Zhang et al., 2019)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from sihg.errors import UnknownNameError
+from sihg.robust.data.batches import Batch
+from sihg.robust.methods.threat import Log, Optimizer, Threat, check_positive, check_steps, log, option
+from sihg.robust.models import split
+from sihg.robust.passes import ascend, frozen_statistics, summed
+
+
+@dataclass(kw_only=True)
+class YOPO(Threat):
+    """Split the network as body(stem(x)). M times: one full pass, which gives the body's gradient and the adjoint p at
+    the stem's output; then N ascent steps on <stem(x + delta), p>, which never touch the body.
+
+    The stem's gradient is that of <stem, p> at the delta after the N steps (`hamiltonian`, the intent of the authors'
+    MNIST code), or that plus the one of the full pass (`both`, what their CIFAR code does). Gradients are averaged over
+    the M passes; the authors sum them and divide the learning rate.
+    """  # noqa: D205
+
+    outer: int = option(10, "full passes M a batch")
+    inner: int = option(5, "ascent steps N through the stem after each")
+    step_size: float | None = option(None, "length of an ascent step (default eps / 4, eps as ramped)")
+    stem_gradient: str = option("hamiltonian", "the stem's weights learn from: hamiltonian or both")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_steps(self.outer, "outer")
+        check_steps(self.inner, "inner", least=0)
+        check_positive(self.step_size, "step_size")
+        if self.stem_gradient not in ("hamiltonian", "both"):
+            raise UnknownNameError("stem_gradient", self.stem_gradient, ["hamiltonian", "both"])
+
+    def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
+        """Train on one batch."""
+        stem, body = split(model)
+        feasible, eps = self.ball(batch)
+        delta = feasible.noisy(None, eps, batch.draw("start"))
+        share = 1 / (batch.size * self.outer)
+        optimizer.zero_grad()
+        for _ in range(self.outer):
+            features = stem(batch.x + delta)
+            out = features.detach().requires_grad_()
+            logits = body(out)
+            loss = summed(logits, batch.y)
+            (loss * share).backward()
+            assert out.grad is not None
+            p = out.grad / share  # the adjoint of the summed loss
+            if self.stem_gradient == "both":
+                features.backward(p * share)
+            with frozen_statistics(stem):
+                ascend(lambda d: _through(stem, batch.x + d, p), delta, feasible, self.step_size or eps / 4, self.inner)
+                stem(batch.x + delta).backward(p * share)
+        optimizer.step()
+        return log(loss.detach(), logits.detach(), batch.y, passes=self.outer * len(delta))
+
+
+def _through(stem: nn.Module, point: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
+    """The gradient of <stem(point), p> in the point."""
+    point = point.detach().requires_grad_()
+    return torch.autograd.grad(stem(point), point, p)[0]

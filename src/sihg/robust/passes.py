@@ -1,0 +1,83 @@
+"""The verbs that methods and attacks share: gradients in the input, ascent, the pass that trains, scoped modes."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from sihg.errors import UnknownNameError
+from sihg.robust.ball import Feasible
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+Slope = Callable[[Tensor], Tensor]
+
+
+def summed(logits: Tensor, y: Tensor) -> Tensor:
+    """The cross-entropies of a batch, added up: each row's gradient is that of its own loss."""
+    return cross_entropy(logits, y, reduction="sum")
+
+
+def gradient(model: nn.Module, point: Tensor, y: Tensor, loss: Loss = summed) -> Tensor:
+    """The gradient of the loss in the input; weights get none, and none is computed for them."""
+    point = point.detach().requires_grad_()
+    with torch.enable_grad():
+        value = loss(model(point), y)
+        return torch.autograd.grad(value, point)[0]
+
+
+def slope(model: nn.Module, x: Tensor, y: Tensor, loss: Loss = summed) -> Slope:
+    """The gradient in delta of the loss at x + delta, as a function of delta."""
+    return lambda delta: gradient(model, x + delta, y, loss)
+
+
+def ascend(slope: Slope, delta: Tensor, feasible: Feasible, step: float, steps: int) -> Tensor:
+    """`steps` steepest ascent steps of the norm's length `step`, each projected; `delta` is changed in place."""
+    for _ in range(steps):
+        feasible.climb_(delta, slope(delta), step)
+    return delta
+
+
+def descend(model: nn.Module, point: Tensor, y: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """The pass that trains: add the weight gradient of sum(loss) / size; give the summed loss and the logits."""
+    logits = model(point)
+    loss = summed(logits, y)
+    (loss / size).backward()
+    return loss.detach(), logits.detach()
+
+
+def inner_mode(model: nn.Module, statistics: str) -> AbstractContextManager[None]:
+    """How batch normalisation runs during an ascent: with the batch's statistics or with the running ones."""
+    if statistics not in STATISTICS:
+        raise UnknownNameError("statistics", statistics, list(STATISTICS))
+    return STATISTICS[statistics](model)
+
+
+@contextmanager
+def frozen_statistics(model: nn.Module) -> Iterator[None]:
+    """Let batch normalisation use the batch's statistics without keeping them."""
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._NormBase) and m.track_running_stats]
+    norms = [m for m in norms if m.training]
+    for module in norms:
+        module.track_running_stats = False
+    try:
+        yield
+    finally:
+        for module in norms:
+            module.track_running_stats = True
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put every module into evaluation mode, then each back into the mode it had."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+STATISTICS = {"batch": frozen_statistics, "running": evaluating}
