@@ -2,8 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 ENV := .venv/.current
+PEERS := .venv/.peers
 
-.PHONY: env demo test lint format bench clean
+.PHONY: env peers demo test lint format bench clean
 .DELETE_ON_ERROR:
 
 env: $(ENV)
@@ -11,6 +12,13 @@ env: $(ENV)
 $(ENV): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,peer]'
+	touch $@
+
+# These two ask for packages that their attacks do not need (torchvision, torchmetrics) and for an old requests.
+peers: $(PEERS)
+
+$(PEERS): $(ENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt torchattacks rai-toolbox
 	touch $@
 
 demo: env
@@ -28,7 +36,7 @@ format: env
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: env
+bench: peers
 	$(BIN)/python -m benchmarks --out runs/bench
 
 clean:

@@ -12,6 +12,10 @@ from pathlib import Path
 BENCHMARKS = {
     "iteration_cost": "one SSI-HG iteration in full gradients, and against the number of blocks",
     "spdhg_peers": "SSI-HG and SPDHG against ODL's SPDHG: the same iterates, and the time",
+    "attack_speed": "PGD-20 against torchattacks, rai-toolbox, foolbox and ART",
+    "training_speed": "an epoch of PGD AT against its bare passes and against ART's trainer",
+    "memory_cost": "the perturbation memory in training steps of MSI-HG",
+    "first_conv": "the small CNN's first convolution as a product with patches against torch's",
 }
 
 

@@ -11,16 +11,39 @@ if TYPE_CHECKING:
     from sihg.minimax import Problem as Problem
     from sihg.minimax import solve as solve
     from sihg.minimax import zoo as zoo
+    from sihg.robust.attacks import FGSM as FGSM
+    from sihg.robust.attacks import PGD as PGD
+    from sihg.robust.data.batches import batches as batches
+    from sihg.robust.fit import fit as fit
+    from sihg.robust.fit import load as load
+    from sihg.robust.memory import PerturbationMemory as PerturbationMemory
+    from sihg.robust.methods import DAT as DAT
+    from sihg.robust.methods import FGSMAT as FGSMAT
+    from sihg.robust.methods import MSIHG as MSIHG
+    from sihg.robust.methods import PGDAT as PGDAT
+    from sihg.robust.methods import TRADES as TRADES
+    from sihg.robust.methods import YOPO as YOPO
+    from sihg.robust.methods import FastAT as FastAT
+    from sihg.robust.methods import FreeAT as FreeAT
+    from sihg.robust.methods import Natural as Natural
 
 __version__ = "0.1.0"
 
+_METHODS = ("DAT", "FGSMAT", "MSIHG", "PGDAT", "TRADES", "YOPO", "FastAT", "FreeAT", "Natural")
 _HOMES = {
     "HybridGradient": "sihg.core.hybrid",
     "Problem": "sihg.minimax",
     "solve": "sihg.minimax",
     "zoo": "sihg.minimax",
+    "FGSM": "sihg.robust.attacks",
+    "PGD": "sihg.robust.attacks",
+    "PerturbationMemory": "sihg.robust.memory",
+    "batches": "sihg.robust.data.batches",
+    "fit": "sihg.robust.fit",
+    "load": "sihg.robust.fit",
+    **dict.fromkeys(_METHODS, "sihg.robust.methods"),
 }
-__all__ = ["HybridGradient", "Problem", "__version__", "solve", "zoo"]
+__all__ = sorted([*_HOMES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from sihg import __version__
-from sihg.cli import report, solve
+from sihg.cli import data, doctor, evaluate, report, resume, solve, train
 from sihg.errors import SihgError
 
 
@@ -14,19 +14,23 @@ def build_parser() -> argparse.ArgumentParser:
     """The whole command line; nothing heavy is imported for it."""
     parser = argparse.ArgumentParser(
         prog="sihg",
-        description="Semi-implicit hybrid gradient methods: solve minimax problems and compare solvers.",
+        description="Semi-implicit hybrid gradient methods: train robust models, solve minimax problems, compare.",
         epilog="`sihg COMMAND --help` tells more. Exit codes: 0 done, 2 a mistake in what was asked, 130 interrupted.",
     )
     parser.add_argument("--version", action="version", version=f"sihg {__version__}")
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
-    for command in (solve, report):
+    for command in (train, resume, evaluate, data, doctor, solve, report):
         command.add_parser(commands)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; give its exit code."""
-    args = build_parser().parse_args(argv)
+    parser = build_parser()
+    args, rest = parser.parse_known_args(argv)
+    if rest and not getattr(args, "takes_settings", False):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    args.settings = rest
     try:
         return int(args.run(args))
     except SihgError as error:

@@ -1,24 +1,18 @@
-"""One HTML page that needs nothing but itself: no network, no scripts."""
+"""What every report page is made of: one HTML document that needs nothing but itself, no network, no scripts."""
 
 import base64
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sihg.report.records import Solved
-from sihg.report.style import look
 from sihg.report.table import Cell, Column, Table, read
 
 LARGEST_SVG = 1_500_000  # bytes; a larger figure goes in as PNG
-RESULTS = (
-    *("method", "iterations", "w_gradients", "delta_gradients", "seconds", "saddle_norm_squared"),
-    *("mean_saddle_norm_squared", "guarantee", "distance"),
-)
-STEPS = ("method", "sigma", "tau", "theta", "source", "stopped")
+LONG_TEXT = 16  # letters; a column of longer texts gets room to wrap them
 CSS = files("sihg.report").joinpath("page.css").read_text(encoding="utf-8")
 
 
@@ -31,27 +25,9 @@ class Drawn(NamedTuple):
     caption: str
 
 
-def page(solved: Solved, made: Table, figures: Sequence[Drawn]) -> str:
-    """The page as text."""
-    title = escape(solved.problem)
-    parts = [
-        _facts(solved),
-        _warnings(solved),
-        "<h2>Results</h2>",
-        _table(made.part(*RESULTS), "What every method reached, and what it cost"),
-        '<div class="figures">',
-        *(_figure(figure, i) for i, figure in enumerate(figures)),
-        "</div>",
-        "<h2>Step sizes and stopping</h2>",
-        _table(made.part(*STEPS), "The step sizes, where they come from, and why the method stopped"),
-        '<div class="columns">',
-        _pairs("Options of the problem", solved.options),
-        _pairs("Environment", solved.environment),
-        "</div>",
-        "<h2>To reproduce</h2>",
-        f"<pre><code>{escape(solved.command)}</code></pre>",
-    ]
-    body = "\n".join(part for part in parts if part)
+def document(title: str, kicker: str, about: str, parts: Iterable[str]) -> str:
+    """The page as text; `parts` are its body in HTML, the rest is plain text."""
+    body = "\n".join(part for part in parts if part).encode(errors="backslashreplace").decode()  # names may be no text
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -59,16 +35,16 @@ def page(solved: Solved, made: Table, figures: Sequence[Drawn]) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
-<title>{title} · sihg solve</title>
+<title>{escape(title)} · {escape(kicker)}</title>
 <style>
 {CSS}</style>
 </head>
 <body>
 <main>
 <header>
-<p class="kicker">sihg solve</p>
-<h1>{title}</h1>
-<p class="about">{escape(solved.about)}</p>
+<p class="kicker">{escape(kicker)}</p>
+<h1>{escape(title)}</h1>
+<p class="about">{escape(about)}</p>
 </header>
 {body}
 </main>
@@ -77,56 +53,75 @@ def page(solved: Solved, made: Table, figures: Sequence[Drawn]) -> str:
 """
 
 
-def _facts(solved: Solved) -> str:
-    def count(number: int, one: str, many: str) -> str:
-        return f"{number:,} {one if number == 1 else many}"
-
-    facts = [
-        count(solved.n, "block", "blocks"),
-        count(solved.dimension_w, "number in w", "numbers in w"),
-        f"{solved.dimension_delta:,} in δ",
-        count(solved.iterations, "iteration asked for", "iterations asked for"),
-        f"seed {solved.seed}",
-    ]
-    return '<ul class="facts">' + "".join(f"<li>{fact}</li>" for fact in facts) + "</ul>"
+def count(number: int, one: str, many: str) -> str:
+    """So many of a thing, in words."""
+    return f"{number:,} {one if number == 1 else many}"
 
 
-def _warnings(solved: Solved) -> str:
-    items = [f"<li><b>{escape(run.method)}</b>: {escape(text)}</li>" for run in solved.methods for text in run.warnings]
+def facts_list(facts: Iterable[str]) -> str:
+    """Short facts in a row."""
+    return '<ul class="facts">' + "".join(f"<li>{escape(fact)}</li>" for fact in facts) + "</ul>"
+
+
+def warnings_box(warnings: Iterable[tuple[str, str]]) -> str:
+    """Warnings, each with the name of what it is about; nothing where there are none."""
+    items = [f"<li><b>{escape(name)}</b>: {escape(text)}</li>" for name, text in warnings]
     if not items:
         return ""
     return f'<section class="warnings"><h2>Warnings</h2><ul>{"".join(items)}</ul></section>'
 
 
-def _table(made: Table, caption: str) -> str:
-    def kind(i: int) -> str:
-        return "" if not i else ' class="text"' if made.columns[i].is_text else ' class="number"'
-
-    head = "".join(f'<th scope="col"{kind(i)}>{escape(column.heading)}</th>' for i, column in enumerate(made.columns))
-    rows = []
-    for row in made.rows:
-        cells = "".join(f"<td{kind(i)}>{_cell(cell, made.columns[i])}</td>" for i, cell in enumerate(row) if i)
-        rows.append(f'<tr><th scope="row">{_method(str(row[0]))}</th>{cells}</tr>')
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table>'
-        f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
-    )
-
-
-def _method(name: str) -> str:
-    return f'<span class="dot" style="background:{look(name).colour}"></span>{escape(name)}'
-
-
-def _cell(cell: Cell, column: Column) -> str:
+def rich_cell(cell: Cell, _: Column) -> str:
     """A cell; a number in scientific notation reads as a power of ten and keeps its value for machines."""
-    if cell is None and column.key in ("saddle_norm_squared", "mean_saddle_norm_squared"):
-        return "not finite"
     text = escape(read(cell))
     power = re.fullmatch(r"(-?[\d.]+)e([+-]\d+)", text)
     if power:
         exponent = str(int(power[2])).replace("-", "\N{MINUS SIGN}")
         text = f"{power[1]} &times; 10<sup>{exponent}</sup>"
     return f'<data value="{cell!r}">{text}</data>' if isinstance(cell, int | float) else text
+
+
+def rich_table(
+    made: Table, caption: str, colours: Sequence[str], cell: Callable[[Cell, Column], str] = rich_cell
+) -> str:
+    """A table whose rows are named by their first cell and marked with a colour; `cell` writes the others in HTML."""
+
+    def kind(i: int) -> str:
+        if i and not made.columns[i].is_text:
+            return ' class="number"'
+        return ' class="text"' if i and any(len(str(row[i])) > LONG_TEXT for row in made.rows) else ""
+
+    headings = [escape(column.heading).replace("-", "\N{NON-BREAKING HYPHEN}") for column in made.columns]
+    head = "".join(f'<th scope="col"{kind(i)}>{heading}</th>' for i, heading in enumerate(headings))
+    rows = []
+    for row, colour in zip(made.rows, colours, strict=True):
+        cells = "".join(f"<td{kind(i)}>{cell(value, made.columns[i])}</td>" for i, value in enumerate(row) if i)
+        dot = f'<span class="dot" style="background:{colour}"></span>'
+        rows.append(f'<tr><th scope="row">{dot}{escape(str(row[0]))}</th>{cells}</tr>')
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table>'
+        f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def figures_grid(figures: Sequence[Drawn]) -> str:
+    """All figures with their captions."""
+    return "\n".join(['<div class="figures">', *(_figure(figure, i) for i, figure in enumerate(figures)), "</div>"])
+
+
+def pairs_list(heading: str, pairs: Mapping[str, Any]) -> str:
+    """Names and values under a heading; nothing where there are none."""
+    if not pairs:
+        return ""
+    items = "".join(f"<dt>{escape(key)}</dt><dd>{escape(as_text(value))}</dd>" for key, value in pairs.items())
+    return f"<section><h2>{escape(heading)}</h2><dl>{items}</dl></section>"
+
+
+def as_text(value: Any) -> str:
+    """A value of a setting for reading."""
+    if value is None:
+        return "—"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _figure(figure: Drawn, number: int) -> str:
@@ -144,16 +139,3 @@ def _image(figure: Drawn, number: int) -> str:
     svg = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>f{number}-", svg)
     opening = f'<svg role="img" aria-label="{escape(figure.heading)}"'
     return svg.strip().replace("<svg", opening, 1)
-
-
-def _pairs(heading: str, pairs: Mapping[str, Any]) -> str:
-    if not pairs:
-        return ""
-    items = "".join(f"<dt>{escape(key)}</dt><dd>{escape(_value(value))}</dd>" for key, value in pairs.items())
-    return f"<section><h2>{escape(heading)}</h2><dl>{items}</dl></section>"
-
-
-def _value(value: Any) -> str:
-    if value is None:
-        return "—"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -4,9 +4,10 @@ from functools import partial
 from pathlib import Path
 
 from sihg.report.convergence import convergence
-from sihg.report.page import Drawn, page
+from sihg.report.page import Drawn
 from sihg.report.plane import trajectories
 from sihg.report.records import read_solved
+from sihg.report.solve_page import page
 from sihg.report.style import save
 from sihg.report.table import as_csv, as_markdown, table
 from sihg.runs.files import write_text

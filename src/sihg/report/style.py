@@ -1,7 +1,7 @@
 """How figures look and how they are saved: the same input gives the same bytes."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
@@ -34,6 +34,18 @@ LOOKS = {
     "optimistic": Look("#882255", "d"),
 }
 OTHERS = (Look("#44aa99", "<"), Look("#999933", ">"), Look("#332288", "8"), Look("#aa4499", "H"))
+# Methods of training share the palette: they never meet those above in a figure.
+TRAINING = {
+    "msi-hg": LOOKS["ssi-hg"],
+    "dat": LOOKS["dsi-hg"],
+    "free": LOOKS["spdhg"],
+    "pgd": LOOKS["gda"],
+    "fast": LOOKS["mgda"],
+    "fgsm": LOOKS["extragradient"],
+    "natural": LOOKS["eg+"],
+    "yopo": LOOKS["optimistic"],
+    "trades": OTHERS[1],
+}
 
 SETTINGS = {
     "agg.path.chunksize": 5000,  # long paths are drawn in pieces, which spares memory
@@ -65,7 +77,26 @@ SETTINGS = {
 
 def look(method: str) -> Look:
     """The look of a method, by its name alone."""
-    return LOOKS.get(method) or OTHERS[crc32(method.encode()) % len(OTHERS)]
+    return LOOKS.get(method) or TRAINING.get(method) or OTHERS[crc32(method.encode()) % len(OTHERS)]
+
+
+def looks(methods: Sequence[str]) -> list[Look]:
+    """A look for each of several runs: its method's, or where another run has that already, one that is still free.
+
+    Beyond one run a colour, colours come again with other markers.
+    """
+    palette = [*LOOKS.values(), *OTHERS]
+    firsts = {method: methods.index(method) for method in methods}
+    chosen: dict[int, Look] = {}
+    for method, i in firsts.items():
+        if look(method) not in chosen.values():
+            chosen[i] = look(method)
+    for i in (i for i in range(len(methods)) if i not in chosen):
+        turn, place = divmod(len(chosen), len(palette))
+        unused = [one for one in palette if one not in chosen.values()]
+        again = Look(palette[place].colour, palette[(place + turn) % len(palette)].marker)
+        chosen[i] = unused[0] if unused else again
+    return [chosen[i] for i in range(len(methods))]
 
 
 def shown(text: str, most: int = 60) -> str:

@@ -39,7 +39,7 @@ class Feasible(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Ball:
-    """The threat model: norm(delta) <= eps, and x + delta within `bounds` (None: no bounds, the paper's literal ball)."""
+    """The threat model: norm(delta) <= eps, and x + delta within `bounds` (None: the paper's literal ball)."""
 
     eps: float
     norm: str = "linf"
@@ -49,12 +49,14 @@ class Ball:
         if self.norm not in NORMS:
             raise UnknownNameError("norm", self.norm, list(NORMS))
         if not (math.isfinite(self.eps) and self.eps >= 0):
-            raise InputError(f"eps must be finite and >= 0, got {self.eps}")
+            raise InputError(f"eps must be finite and >= 0, got {self.eps}: give the radius of the ball, such as 8/255")
         if self.bounds is None:
             return
         low, high = (torch.as_tensor(b) for b in self.bounds)
         if not bool((low < high).all()):
-            raise InputError(f"the lower bound must lie below the upper one, got {self.bounds}")
+            raise InputError(
+                f"the lower bound must lie below the upper one, got {_shown(self.bounds)}: give (lowest, highest)"
+            )
         width = float((high - low).max())
         if self.norm == "linf" and self.eps > width:
             raise InputError(
@@ -67,7 +69,7 @@ class Ball:
         if self.bounds is None:
             low, high = torch.full_like(x, -math.inf), torch.full_like(x, math.inf)
         else:
-            low, high = (torch.as_tensor(b, dtype=x.dtype, device=x.device) - x for b in self.bounds)
+            low, high = (_spread(torch.as_tensor(b, dtype=x.dtype, device=x.device), x) - x for b in self.bounds)
             if bool((low > 0).any()) or bool((high < 0).any()):
                 raise InputError(
                     f"x goes from {float(x.min()):g} to {float(x.max()):g}, outside its bounds {_shown(self.bounds)}: "
@@ -137,7 +139,9 @@ class L2Set:
 
     def climb_(self, delta: Tensor, gradient: Tensor, step: float) -> Tensor:
         """Step along the normalised gradient; a zero gradient stays."""
-        gradient.div_(_norms(gradient).clamp_(min=torch.finfo(gradient.dtype).tiny))
+        tiny = torch.finfo(gradient.dtype).tiny
+        gradient.div_(_norms(gradient, math.inf).clamp_(min=tiny))  # first, since squares of small entries vanish
+        gradient.div_(_norms(gradient).clamp_(min=tiny))
         return self.project_(delta.add_(gradient, alpha=step))
 
     def near(self, centre: Tensor, radius: float) -> "L2Set":
@@ -158,8 +162,19 @@ class L2Set:
         return L2Set(self.low[index], self.high[index], balls)
 
 
-def _norms(rows: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(rows.flatten(1), dim=1).view(-1, *(1,) * (rows.dim() - 1))
+def _norms(rows: Tensor, order: float = 2) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(rows.flatten(1), ord=order, dim=1)
+    return norms.view(-1, *(1,) * (rows.dim() - 1))
+
+
+def _spread(bound: Tensor, x: Tensor) -> Tensor:
+    try:
+        return bound.expand_as(x)
+    except RuntimeError:
+        raise InputError(
+            f"bounds of shape {tuple(bound.shape)} do not fit samples of shape {tuple(x.shape[1:])}: give one number, "
+            "or one for each feature"
+        ) from None
 
 
 def _shown(bounds: Any) -> str:

@@ -31,7 +31,7 @@ class Outcome:
     @property
     def accuracy(self) -> float:
         """The share of samples that held."""
-        return 1 - float(self.broken.sum()) / len(self.broken)
+        return int((~self.broken).sum()) / len(self.broken)
 
 
 def parse_attack(name: str, ball: Ball, *, last_iterate: bool = False) -> PGD | None:
@@ -57,12 +57,13 @@ def evaluate(
     *,
     seed: int = 0,
     last_iterate: bool = False,
-    progress: Callable[[str], Progress] = lambda name: lambda done: None,
+    progress: Callable[[str], Progress] = lambda _name: lambda _done: None,
 ) -> list[Outcome]:
     """Attack all samples with each attack; `progress(name)` gives a function that hears how many samples are done."""
     chosen = [(name, parse_attack(name, ball, last_iterate=last_iterate)) for name in attacks]
+    check_model(model, samples)
     x, y = samples.floats(), samples.y
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    device = device_of(model)
     outcomes = []
     for name, attack in chosen:
         begin, hears = time.perf_counter(), progress(name)
@@ -87,17 +88,26 @@ def natural_errors(model: nn.Module, x: Tensor, y: Tensor, device: torch.device,
 
 def check_model(model: nn.Module, samples: Samples) -> None:
     """Refuse a model that does not take these samples or has fewer outputs than classes."""
+    x = samples.floats(slice(0, 1)).to(device_of(model))
     try:
         with evaluating(model), torch.no_grad():
-            device = next((p.device for p in model.parameters()), torch.device("cpu"))
-            out = model(samples.floats(slice(0, 1)).to(device))
-    except RuntimeError as error:
-        why = str(error).splitlines()[0]
+            out = model(x)
+    except InputError:
+        raise
+    except Exception as error:
+        why = (str(error) or repr(error)).splitlines()[0]
         raise InputError(
-            f"the model does not take samples of shape {samples.shape} ({why}): give it data of its size"
+            f"the model does not take samples of shape {samples.shape} and type {x.dtype} ({why}): give it data of its "
+            "size and type"
         ) from error
-    if out.dim() != 2 or out.shape[1] < len(samples.classes):
+    shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+    if not isinstance(out, Tensor) or out.dim() != 2 or len(out) != 1 or out.shape[1] < len(samples.classes):
         raise InputError(
-            f"the model gives an output of shape {tuple(out.shape)} for one sample of {samples.name}, which has "
+            f"the model gives an output of shape {shape} for one sample of {samples.name}, which has "
             f"{len(samples.classes)} classes: it must be (n, classes)"
         )
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where the model computes."""
+    return next((p.device for p in model.parameters()), torch.device("cpu"))

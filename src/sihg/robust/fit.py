@@ -1,5 +1,6 @@
 """From settings to a trained model and back: the one-line forms."""
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,17 @@ from sihg.errors import InputError, UnknownNameError
 from sihg.robust import data as sources
 from sihg.robust import models
 from sihg.robust.data.samples import Samples, as_samples, held_out
-from sihg.robust.settings import Settings, dotted_name
-from sihg.robust.trainer import Trained, Trainer
-from sihg.runs.checkpoint import newest_checkpoint
+from sihg.robust.settings import Settings
+from sihg.robust.trainer import Trained, Trainer, load_weights
+from sihg.runs.checkpoint import Checkpoint, newest_checkpoint
 from sihg.runs.folder import RunFolder
+from sihg.runs.lock import locked
 
 Tell = Callable[[str, dict[str, Any]], object]
+
+
+class CheckpointWarning(UserWarning):
+    """A damaged checkpoint was skipped for an older one."""
 
 
 def fit(
@@ -26,13 +32,13 @@ def fit(
     eps: float,
     out: str | Path | None = None,
     overwrite: bool = False,
-    tell: Tell = lambda event, about: None,
+    tell: Tell = lambda _event, _about: None,
     **settings: Any,
 ) -> Trained:
     """Train a model of yours on data of yours; `settings` are those of `sihg train`, such as epochs, lr, tau or ramp.
 
-    `data` is a Samples, a torch Dataset or a pair (x, y). The model is trained in place; `out` makes a run folder, whose
-    training `Trainer.resume` can go on with.
+    `data` is a Samples, a torch Dataset or a pair (x, y). The model is trained in place; `out` makes a run folder,
+    whose training `Trainer.resume` can go on with.
 
     >>> x, y = torch.rand(64, 1, 8, 8), torch.arange(64) % 2
     >>> result = fit(models.build("small-cnn", (1, 8, 8), 2), (x, y), method="pgd", eps=0.1, epochs=2, steps=3)
@@ -41,11 +47,13 @@ def fit(
     """
     samples = as_samples(data)
     chosen = Settings(data=samples.name, model=type(model).__name__, eps=eps, batch_size=min(128, len(samples)))
-    chosen = chosen.with_values({"method": method})
-    chosen = chosen.with_values({dotted_name(name, method): value for name, value in settings.items()})
-    folder = None if out is None else new_folder(out, chosen, overwrite=overwrite)
+    chosen = chosen.with_values({"method": method, **settings})
     train, held = split_off(samples, chosen)
-    return Trainer(model, train, chosen, held_out=held, folder=folder, tell=tell).run()
+    if out is None:
+        return Trainer(model, train, chosen, held_out=held, tell=tell).run()
+    folder = new_folder(out, chosen, overwrite=overwrite)
+    with locked(folder.path):
+        return Trainer(model, train, chosen, held_out=held, folder=folder, tell=tell).run()
 
 
 def prepare(
@@ -60,6 +68,11 @@ def prepare(
 
 def split_off(samples: Samples, settings: Settings) -> tuple[Samples, Samples | None]:
     """The samples to train on and those held out, as the settings say."""
+    if settings.samples is not None and settings.samples > len(samples):
+        raise InputError(
+            f"cannot take {settings.samples} samples of {samples.name}, which has {len(samples)}: lower samples, or "
+            "leave it out for all"
+        )
     if settings.samples is not None and settings.samples < len(samples):
         samples = held_out(samples, settings.samples, seed=settings.seed)[1]
     if not settings.validation:
@@ -83,20 +96,23 @@ def load(run: str | Path, *, checkpoint: str = "last", model: nn.Module | None =
     folder = RunFolder.open(run)
     if checkpoint not in ("last", "best"):
         raise UnknownNameError("checkpoint", checkpoint, ["last", "best"])
-    found = newest_checkpoint(folder.checkpoints, checkpoint)[0]
-    if model is None:
-        settings = Settings().with_values(folder.read_config())
-        about = found.state["data"]
-        model = models.build(settings.model, tuple(about["shape"]), len(about["classes"]), width=settings.width)
+    if checkpoint == "best" and not any(folder.checkpoints.glob("best-*")):
+        raise InputError(f"{run} has no best checkpoint, since none was chosen: set validation, or load the last one")
+    found, skipped = newest_checkpoint(folder.checkpoints, checkpoint)
+    for one in skipped:
+        warnings.warn(f"skipped damaged checkpoint {one.name} of {run}: {one.reason}", CheckpointWarning, stacklevel=2)
     average = found.tensors.get("average")
-    weights = found.tensors["weights"] if average is None else _inside(average)
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        raise InputError(
-            f"the weights of {run} do not fit this model ({str(error).splitlines()[1].strip()})"
-        ) from error
+    model = model or _built(folder, found)
+    load_weights(model, found.tensors["weights"] if average is None else _inside(average), found.path)
     return model.eval()
+
+
+def _built(folder: RunFolder, found: Checkpoint) -> nn.Module:
+    """The model of a run, if it is one that can be made by name."""
+    settings, about = Settings().with_values(folder.read_config()), found.state["data"]
+    if ":" not in settings.model and settings.model not in models.MODELS:
+        raise InputError(f"{folder.path} has trained a {settings.model} of yours: pass one to fill, model=...")
+    return models.build(settings.model, tuple(about["shape"]), len(about["classes"]), width=settings.width)
 
 
 def _inside(average: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -58,7 +58,7 @@ class TrainingOptimizer:
         norm = nn.utils.get_total_norm(grads)
         if not bool(torch.isfinite(norm)):
             raise NotFiniteError(
-                f"the gradient is not finite after {self.time:.2f} epochs, at learning rate {self.lr:g}: lower lr, or "
+                f"the gradient is not finite, after {self.time:.2f} epochs, at learning rate {self.lr:g}: lower lr, or "
                 "set clip"
             )
         if self.clip is not None:

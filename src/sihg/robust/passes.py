@@ -56,16 +56,18 @@ def inner_mode(model: nn.Module, statistics: str) -> AbstractContextManager[None
 
 @contextmanager
 def frozen_statistics(model: nn.Module) -> Iterator[None]:
-    """Let batch normalisation use the batch's statistics without keeping them."""
+    """Let batch (and instance) normalisation use the batch's statistics without keeping them."""
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._NormBase) and m.track_running_stats]
-    norms = [m for m in norms if m.training]
-    for module in norms:
+    kept = [(m, m.running_mean, m.running_var) for m in norms if m.training]
+    for module, *_ in kept:
         module.track_running_stats = False
+        module.running_mean = module.running_var = None  # instance normalisation updates whatever is there
     try:
         yield
     finally:
-        for module in norms:
+        for module, mean, var in kept:
             module.track_running_stats = True
+            module.running_mean, module.running_var = mean, var
 
 
 @contextmanager

@@ -12,9 +12,11 @@ from sihg.errors import InputError, UnknownNameError
 from sihg.robust.methods import METHODS, hyperparameters
 
 SECTIONS = ("method", "optimizer", "schedule")
-SHORT = {  # flags that reach into a section without naming it
-    **{name: f"optimizer.{name}" for name in ("lr", "momentum", "weight_decay", "nesterov", "theta")},
+SHORT = {  # names that reach into a section without naming it
+    name: f"optimizer.{name}" for name in ("lr", "momentum", "weight_decay", "nesterov", "theta")
 }
+THREAT = ("eps", "norm", "bounds")  # of the run, not of its method: evaluations use them too
+LEAST = {"epochs": 1, "batch_size": 1, "accumulate": 1, "evaluate_every": 1, "crop": 0, "validation": 0}
 
 
 def _setting(default: Any, about: str) -> Any:
@@ -59,39 +61,40 @@ class Settings:
     schedule: Mapping[str, Any] = _setting({"name": "constant"}, "name and options of the learning rate's schedule")
 
     def __post_init__(self) -> None:
-        for name, least in (("epochs", 1), ("batch_size", 1), ("accumulate", 1), ("evaluate_every", 1), ("crop", 0)):
+        for name, least in LEAST.items():
             if getattr(self, name) < least:
                 raise InputError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if self.samples is not None and self.samples < 1:
+            raise InputError(f"samples must be at least 1, got {self.samples}: leave it out for all")
         if not 0 <= self.ema < 1:
             raise InputError(f"ema must be at least 0 and below 1, got {self.ema}: 0.998 is common")
         if self.clip is not None and not self.clip > 0:
             raise InputError(f"clip must be > 0, got {self.clip}: leave it out for none")
+        if not self.checkpoint_minutes >= 0:
+            raise InputError(f"checkpoint_minutes must be at least 0, got {self.checkpoint_minutes}: 5 is usual")
+        for section in SECTIONS:
+            if "name" not in getattr(self, section):
+                raise InputError(f"{section} has no name, only {dict(getattr(self, section))}: add one")
         hyperparameters(self.method["name"])  # an unknown name is named
 
     def with_values(self, values: Mapping[str, Any]) -> "Settings":
-        """Change settings, given by their dotted names; texts such as "8/255" become what the setting needs."""
-        own = {name: value for name, value in values.items() if name not in SECTIONS and "." not in name}
-        parts = {section: dict(getattr(self, section)) for section in SECTIONS}
-        for name, value in values.items():
-            section, _, key = name.partition(".")
-            if section in SECTIONS and key:
-                parts[section][key] = value
-            elif name in SECTIONS and isinstance(value, Mapping):
-                parts[name] |= value
-            elif name in SECTIONS:
-                parts[name] = {**_kept(name, parts[name], value), "name": value}
-        known = {f.name: f for f in fields(self)}
-        for name in own:
-            if name not in known:
-                raise unknown_setting(name)
-        own = {name: typed(name, _kind(known[name].type), value) for name, value in own.items()}
-        return replace(self, **own, **{section: _typed_section(section, part) for section, part in parts.items()})
+        """Change settings, given by their names; texts such as "8/255" become what the setting needs.
+
+        `tau` and `lr` mean method.tau and optimizer.lr. A section's name alone keeps those of its settings that the new
+        name has too; a table with a name is the whole section, one without changes what it holds.
+        """
+        method = _name_in(values, "method") or self.method["name"]
+        given = {dotted_name(name, method): value for name, value in values.items()}
+        known = {f.name: _kind(f.type) for f in fields(self)}
+        own = {key: typed(key, known[key], given[key]) for key in given if "." not in key and key not in SECTIONS}
+        parts = {section: _changed(section, getattr(self, section), given) for section in SECTIONS}
+        return replace(self, **{**own, **parts})
 
     def method_arguments(self) -> dict[str, Any]:
         """What the method is built with, apart from running objects."""
         name = self.method["name"]
         mine = {key: value for key, value in self.method.items() if key != "name"}
-        threat = {"eps": self.eps, "norm": self.norm, "bounds": self.bounds}
+        threat = {key: getattr(self, key) for key in THREAT}
         defaults = {"control_epochs": 0.8 * self.epochs} if name == "dat" else {}
         return {**{k: v for k, v in {**defaults, **threat}.items() if k in hyperparameters(name)}, **mine}
 
@@ -124,14 +127,15 @@ def preset(name: str, method: str | None = None) -> Settings:
     if method not in METHODS:
         raise UnknownNameError("method", method, list(METHODS))
     settings = settings.with_values({"method": method})
-    return settings.with_values(_dotted(special.get(method, {})))
+    return settings.with_values(special.get(method, {}))
 
 
 def dotted_name(name: str, method: str) -> str:
     """The full name of a setting as people type it: `tau` is method.tau, `lr` is optimizer.lr."""
     name = name.replace("-", "_")
-    if name in {f.name for f in fields(Settings)} or name.split(".")[0] in SECTIONS:
-        return name
+    section, _, key = name.partition(".")
+    if name in {f.name for f in fields(Settings)} or (section in SECTIONS and key):
+        return section if key == "name" else name
     if name in SHORT:
         return SHORT[name]
     if name in hyperparameters(method):
@@ -154,32 +158,35 @@ def unknown_setting(name: str) -> InputError:
 
 def typed(name: str, kind: str, value: Any) -> Any:
     """A setting's value in the type it is declared with."""
-    if value is None or (isinstance(value, str) and value.lower() == "none"):
+    if kind.startswith("str") and value is not None:
+        return str(value)
+    if value is None or str(value).lower() == "none":
         if "None" in kind:
             return None
         raise InputError(f"{name} cannot be none: give a value")
-    if "tuple" in kind:
-        pair = value.split(",") if isinstance(value, str) else list(value)
-        if len(pair) != 2:
+    if kind.startswith("tuple"):
+        pair = value.split(",") if isinstance(value, str) else value
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
             raise InputError(f"{name} must be two numbers such as 0,1, or none, got {value!r}")
-        return tuple(typed(name, "float", v) for v in pair)
+        return tuple(typed(name, "float", item) for item in pair)
     if kind.startswith("bool"):
         known = {"true": True, "false": False, "yes": True, "no": False}
         if str(value).lower() not in known:
             raise InputError(f"{name} must be true or false, got {value!r}")
         return known[str(value).lower()]
-    if kind.startswith("str"):
-        return str(value)
-    if isinstance(value, bool):
-        raise InputError(f"{name} must be a number, got {value!r}")
+    return _number(name, kind, value)
+
+
+def _number(name: str, kind: str, value: Any) -> float:
+    """A whole number or any."""
     number = guessed(value)
-    if not isinstance(number, int | float):
+    if isinstance(number, bool) or not isinstance(number, int | float):
         raise InputError(f"{name} must be a number such as 5, 0.1 or 8/255, got {value!r}")
-    if kind.startswith("int"):
-        if number != int(number):
-            raise InputError(f"{name} must be a whole number, got {value!r}")
-        return int(number)
-    return float(number)
+    if not kind.startswith("int"):
+        return float(number)
+    if isinstance(number, float) and not number.is_integer():
+        raise InputError(f"{name} must be a whole number, got {value!r}")
+    return int(number)
 
 
 def _kind(annotation: Any) -> str:
@@ -208,36 +215,48 @@ def guessed(value: Any) -> Any:
     return value
 
 
-def _typed_section(section: str, part: dict[str, Any]) -> dict[str, Any]:
-    if section != "method":
-        return {key: guessed(value) for key, value in part.items()}
-    known = hyperparameters(part["name"])
-    kinds = {f.name: _kind(f.type) for f in fields(METHODS[part["name"]])}
-    for key in part.keys() - known.keys() - {"name"}:
-        raise InputError(f"method {part['name']!r} has no setting {key!r}: it has {', '.join(known) or 'none'}")
-    return {key: value if key == "name" else typed(key, kinds[key], value) for key, value in part.items()}
+def _name_in(values: Mapping[str, Any], section: str) -> str | None:
+    """The name that the values give a section, if they do."""
+    value = values.get(section, values.get(f"{section}.name"))
+    return value.get("name") if isinstance(value, Mapping) else value
 
 
-def _kept(section: str, part: dict[str, Any], name: str) -> dict[str, Any]:
-    """Which settings survive another name: those that the other method has too; lr of another optimiser."""
-    if name == part["name"]:
-        return part
-    if section == "method":
-        return {key: value for key, value in part.items() if name in METHODS and key in hyperparameters(name)}
-    return {
-        key: value for key, value in part.items() if section == "optimizer" and key in ("lr", "weight_decay", "theta")
+def _changed(section: str, part: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """A section with what is given for it: its name or a table first, then single settings, whatever their order."""
+    whole = given.get(section, {})
+    if not isinstance(whole, Mapping):
+        whole = {**_kept(section, part, whole), "name": whole}
+    part = dict(whole) if "name" in whole else {**part, **whole}
+    prefix = f"{section}."
+    part |= {key.removeprefix(prefix): value for key, value in given.items() if key.startswith(prefix)}
+    kind = _method_kinds(part["name"]) if section == "method" else None
+    typed_part = {
+        key: value if key == "name" else _typed_in(kind, part["name"], key, value) for key, value in part.items()
     }
+    return {key: value for key, value in typed_part.items() if value is not None}  # None is every default's
 
 
-def _dotted(table: Mapping[str, Any]) -> dict[str, Any]:
-    """A nested table by dotted names."""
-    flat = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            flat |= (
-                {f"{key}.{name}": item for name, item in value.items()} if "name" not in value else {key: value["name"]}
-            )
-            flat |= {f"{key}.{name}": item for name, item in value.items() if name != "name"}
-        else:
-            flat[key] = value
-    return flat
+def _method_kinds(method: str) -> dict[str, str]:
+    """The types of a method's own settings."""
+    own = hyperparameters(method).keys() - set(THREAT)
+    return {f.name: _kind(f.type) for f in fields(METHODS[method]) if f.name in own}
+
+
+def _typed_in(kinds: dict[str, str] | None, method: str, key: str, value: Any) -> Any:
+    """A setting of a section: of the method as declared, of the others as it looks."""
+    if kinds is None:
+        return guessed(value)
+    if key in THREAT:
+        raise InputError(f"{key} belongs to the whole run, not to its method, got method.{key} = {value!r}: set {key}")
+    if key not in kinds:
+        raise InputError(f"method {method!r} has no setting {key!r}: it has {', '.join(kinds) or 'none'}")
+    return typed(key, kinds[key], value)
+
+
+def _kept(section: str, part: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Which settings survive another name: those that the new method has too; not the lr of another optimiser."""
+    if name == part["name"]:
+        return dict(part)
+    if section == "method":
+        return {key: value for key, value in part.items() if key in hyperparameters(name)}
+    return {key: value for key, value in part.items() if section == "optimizer" and key in ("weight_decay", "theta")}

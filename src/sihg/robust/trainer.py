@@ -2,12 +2,13 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sihg.core.draw import generator
 from sihg.errors import InputError
@@ -15,9 +16,10 @@ from sihg.robust.ball import Ball
 from sihg.robust.data.augment import Augment
 from sihg.robust.data.batches import Batch, check_size, epoch_batches, steps_of
 from sihg.robust.data.samples import Samples
-from sihg.robust.evaluate import check_model, evaluate
+from sihg.robust.evaluate import check_model, evaluate, parse_attack
 from sihg.robust.memory import PerturbationMemory
-from sihg.robust.methods import FreeAT, Log, build_method
+from sihg.robust.methods import YOPO, FreeAT, Log, build_method
+from sihg.robust.models import split
 from sihg.robust.optimizers import NotFiniteError, TrainingOptimizer, build_optimizer
 from sihg.robust.schedules import build as build_schedule
 from sihg.robust.settings import Settings
@@ -25,7 +27,7 @@ from sihg.robust.watch import Watch
 from sihg.runs.checkpoint import Checkpoint, newest_checkpoint, write_checkpoint
 from sihg.runs.folder import RunFolder
 from sihg.runs.interrupt import stop_on_interrupt
-from sihg.runs.tables import JsonLines, Table
+from sihg.runs.tables import JsonLines, Table, read_table
 from sihg.runs.trees import put_together, taken_apart
 
 COLUMNS = (
@@ -54,6 +56,10 @@ class Tally:
         self.saturated = _added(self.saturated, log.saturated, log.samples)
         counts = log.predicted.tolist()
         self.predicted = [a + b for a, b in zip(self.predicted or [0] * len(counts), counts, strict=True)]
+
+    def mean(self, total: float | None) -> float | None:
+        """A sum as a mean."""
+        return None if total is None else total / self.samples
 
 
 @dataclass
@@ -96,55 +102,74 @@ class Trainer:
         *,
         held_out: Samples | None = None,
         folder: RunFolder | None = None,
-        tell: Callable[[str, dict[str, Any]], object] = lambda event, about: None,
+        tell: Callable[[str, dict[str, Any]], object] = lambda _event, _about: None,
     ) -> None:
         check_size(settings.batch_size, len(train))
         self.settings, self.train, self.held_out, self.folder, self.tell = settings, train, held_out, folder, tell
+        self.steps = steps_of(len(train), settings.batch_size)  # an epoch
         self.device = _checked_device(settings.device)
         self.model = model.to(self.device)
         check_model(self.model, train)
         self.ball = Ball(settings.eps, settings.norm, settings.bounds)
         _check_range(train, self.ball)
+        parse_attack(settings.evaluate_with, self.ball)  # an unknown one is named now, not after an epoch
         self.augment = Augment(settings.flip, settings.crop) if settings.flip or settings.crop else None
         if self.augment:
             self.augment.check(train.shape)
-        arguments = settings.method_arguments()
+        self.optimizer = self._new_optimizer()
         self.memory = self._new_memory() if settings.method["name"] == "msi-hg" else None
-        if self.memory is not None:
-            arguments["memory"] = self.memory
-        self.method = build_method(settings.method["name"], **arguments)
-        if settings.accumulate > 1 and isinstance(self.method, FreeAT):
-            raise InputError(
-                f"accumulate = {settings.accumulate} does not go with free, which steps after every pass: use 1"
-            )
-        theta = settings.optimizer.get("theta", 1.0 if settings.method["name"] == "msi-hg" else 0.0)
-        inner = build_optimizer(self.model, settings.optimizer, theta)
-        lr = float(inner.param_groups[0]["lr"])
-        options = {key: value for key, value in settings.schedule.items() if key != "name"}
-        schedule = build_schedule(settings.schedule["name"], lr, settings.epochs, **options)
-        self.optimizer = TrainingOptimizer(self.model, inner, schedule, clip=settings.clip, ema=settings.ema)
+        self.method = self._new_method()
         self.progress = Progress()
         self.history: list[dict[str, Any]] = []
         self.warnings: list[str] = []
         if folder is not None:
             self.metrics, self.log = Table(folder.metrics, COLUMNS), JsonLines(folder.log)
 
+    def _new_optimizer(self) -> TrainingOptimizer:
+        settings = self.settings
+        theta = settings.optimizer.get("theta", 1.0 if settings.method["name"] == "msi-hg" else 0.0)
+        inner = build_optimizer(self.model, settings.optimizer, theta)
+        lr = float(inner.param_groups[0]["lr"])
+        options = {key: value for key, value in settings.schedule.items() if key != "name"}
+        schedule = build_schedule(settings.schedule["name"], lr, settings.epochs, **options)
+        return TrainingOptimizer(self.model, inner, schedule, clip=settings.clip, ema=settings.ema)
+
+    def _new_memory(self) -> PerturbationMemory:
+        settings = self.settings
+        files = self.folder.memory if settings.memory_files and self.folder is not None else None
+        if settings.memory_files and files is None:
+            raise InputError("memory_files needs a run folder: give one (--out), or keep the memory in RAM")
+        return PerturbationMemory(len(self.train), self.train.shape, settings.eps, dtype=settings.memory, folder=files)
+
+    def _new_method(self) -> Any:
+        settings, name = self.settings, self.settings.method["name"]
+        running = {} if self.memory is None else {"memory": self.memory}
+        method = build_method(name, **settings.method_arguments(), **running)
+        if settings.accumulate > 1 and isinstance(method, FreeAT):
+            raise InputError(
+                f"accumulate = {settings.accumulate} does not go with free, which steps after every pass: use 1"
+            )
+        if isinstance(method, YOPO):
+            split(self.model)  # a model without stem and body is refused now
+        return method
+
     # ---- the loop
 
     def run(self) -> Trained:
         """Train to the last epoch; Ctrl-C or a request to end writes a checkpoint and stops."""
-        steps = steps_of(len(self.train), self.settings.batch_size)
         self._written = time.monotonic()
         with torch.random.fork_rng(), stop_on_interrupt() as asked:
-            if self.folder is not None and self.progress == Progress():
+            if self.progress == Progress():
                 self._checkpoint()
             while self.progress.epoch < self.settings.epochs:
-                if not self._epoch(steps, asked):
+                if not self._epoch(asked):
                     return self._ended(finished=False)
-                self._close_epoch(steps)
+                self._close_epoch()
+                if asked() and self.progress.epoch < self.settings.epochs:
+                    return self._ended(finished=False)
         return self._ended(finished=True)
 
-    def _epoch(self, steps: int, asked: Callable[[], bool]) -> bool:
+    def _epoch(self, asked: Callable[[], bool]) -> bool:
         """The rest of an epoch; tells whether it came to its end."""
         here, settings = self.progress, self.settings
         self.model.train()
@@ -161,15 +186,13 @@ class Trainer:
             self._step(batch)
             here.seconds += time.perf_counter() - begin
             here.number += 1
-            self.tell(
-                "step",
-                {"step": here.epoch * steps + here.number, "steps": settings.epochs * steps, "row": self._row(steps)},
-            )
-            if asked() and here.number < steps:
+            row = self._row()
+            self.tell("step", {"step": row["step"], "steps": settings.epochs * self.steps, "row": row})
+            stop, late = asked(), time.monotonic() - self._written > 60 * settings.checkpoint_minutes
+            if (stop or late) and here.number < self.steps:  # else the end of the epoch writes one at once
                 self._checkpoint()
-                return False
-            if time.monotonic() - self._written > 60 * settings.checkpoint_minutes and here.number < steps:
-                self._checkpoint()
+                if stop:
+                    return False
         return True
 
     def _step(self, batch: Batch) -> None:
@@ -177,33 +200,50 @@ class Trainer:
         parts = min(self.settings.accumulate, len(batch.x))
         self.optimizer.at(batch.time, parts)
         for part in [batch] if parts == 1 else batch.parts(parts):
-            log = self.method.step(self.model, part, self.optimizer)
+            with self._finite():
+                log = self.method.step(self.model, part, self.optimizer)
             if not math.isfinite(log.loss):
-                raise NotFiniteError(f"the loss is {log.loss} after {batch.time:.2f} epochs: lower lr, or set clip")
+                raise self._not_finite(f"the loss is {log.loss}")
             self.progress.tally.add(log)
             self.progress.passes += log.passes
 
-    def _close_epoch(self, steps: int) -> None:
+    def _close_epoch(self) -> None:
         """Evaluate, write the epoch's row, keep the best, write a checkpoint."""
-        here = self.progress
-        last = here.epoch + 1 == self.settings.epochs
-        row = self._row(steps)
-        if self.held_out is not None and (last or (here.epoch + 1) % self.settings.evaluate_every == 0):
+        here, settings = self.progress, self.settings
+        row = self._row()
+        last = row["epoch"] == settings.epochs
+        if self.held_out is not None and (last or row["epoch"] % settings.evaluate_every == 0):
             begin = time.perf_counter()
-            attacks = ["natural", self.settings.evaluate_with]
-            natural, robust = evaluate(self.optimizer.evaluated, self.held_out, attacks, self.ball, seed=here.epoch)
-            row |= {"natural": natural.accuracy, "robust": robust.accuracy}
+            attacks, model = ["natural", settings.evaluate_with], self.optimizer.evaluated
+            with self._finite():
+                natural, robust = evaluate(model, self.held_out, attacks, self.ball, seed=here.epoch)
             here.evaluation_seconds += time.perf_counter() - begin
-        row["evaluation_seconds"] = here.evaluation_seconds
-        most = max(here.tally.predicted) / sum(here.tally.predicted)
-        warnings = here.watch.look(row, most)
-        self._record(row, warnings)
+            row |= {"natural": natural.accuracy, "robust": robust.accuracy}
+            row["evaluation_seconds"] = here.evaluation_seconds
+        # On the sphere of an L2 ball is where perturbations belong; the corners of a box are another matter.
+        seen = row if settings.norm == "linf" else {**row, "saturated": None}
+        self._record(row, here.watch.look(seen, max(here.tally.predicted) / sum(here.tally.predicted)))
         here.epoch, here.number, here.tally = here.epoch + 1, 0, Tally()
         if row["robust"] is not None and (here.best is None or row["robust"] > here.best["robust"]):
             here.best = row
-            self._keep_best()
-        if self.folder is not None:
-            self._checkpoint()
+            self._keep_best(row)
+        self._checkpoint()
+
+    @contextmanager
+    def _finite(self) -> Iterator[None]:
+        """Let what refuses numbers that are none, such as the memory, say when it happened and what helps."""
+        try:
+            yield
+        except InputError as error:
+            if "not finite" not in str(error):
+                raise
+            raise self._not_finite(str(error).partition(": ")[0]) from error
+
+    def _not_finite(self, what: str) -> NotFiniteError:
+        return NotFiniteError(
+            f"{what}, after {self.optimizer.time:.2f} epochs, at learning rate {self.optimizer.lr:g}: lower lr, or set "
+            "clip"
+        )
 
     def _record(self, row: dict[str, Any], warnings: list[str]) -> None:
         self.history.append(row)
@@ -217,21 +257,20 @@ class Trainer:
         for warning in warnings:
             self.tell("warning", {"text": warning})
 
-    def _row(self, steps: int) -> dict[str, Any]:
+    def _row(self) -> dict[str, Any]:
         """The metrics of the epoch so far."""
         here, tally = self.progress, self.progress.tally
-        mean = lambda total: None if total is None else total / tally.samples  # noqa: E731
         return {
             "epoch": here.epoch + 1,
-            "step": here.epoch * steps + here.number,
-            "loss": mean(tally.loss),
-            "accuracy": mean(tally.hits),
+            "step": here.epoch * self.steps + here.number,
+            "loss": tally.mean(tally.loss),
+            "accuracy": tally.mean(tally.hits),
             "natural": None,
             "robust": None,
             "lr": self.optimizer.lr,
             "passes": here.passes / len(self.train),
-            "moved": mean(tally.moved),
-            "saturated": mean(tally.saturated),
+            "moved": tally.mean(tally.moved),
+            "saturated": tally.mean(tally.saturated),
             "seconds": here.seconds,
             "evaluation_seconds": here.evaluation_seconds,
         }
@@ -243,13 +282,6 @@ class Trainer:
         return Trained(model, self.history, here.best, self.warnings, finished, stopped)
 
     # ---- what is kept
-
-    def _new_memory(self) -> PerturbationMemory:
-        settings = self.settings
-        files = self.folder.memory if settings.memory_files and self.folder is not None else None
-        if settings.memory_files and files is None:
-            raise InputError("memory_files needs a run folder: give one (--out), or keep the memory in RAM")
-        return PerturbationMemory(len(self.train), self.train.shape, settings.eps, dtype=settings.memory, folder=files)
 
     def _checkpoint(self) -> None:
         """Write where the run is, durably, so that it can go on from here."""
@@ -274,37 +306,46 @@ class Trainer:
             "sizes": {"metrics": self.metrics.size(), "log": self.log.size()},
             "data": self._about_data(),
         }
-        step = here.epoch * steps_of(len(self.train), self.settings.batch_size) + here.number
+        step = here.epoch * self.steps + here.number
         write_checkpoint(self.folder.checkpoints, f"last-{step:08d}", tensors, about)
         self._written = time.monotonic()
 
-    def _keep_best(self) -> None:
-        if self.folder is not None and self.progress.best is not None:
-            weights, best = self.optimizer.evaluated.state_dict(), self.progress.best
-            about = {"row": best, "data": self._about_data()}
-            write_checkpoint(self.folder.checkpoints, f"best-{best['step']:08d}", {"weights": weights}, about, keep=1)
+    def _keep_best(self, row: dict[str, Any]) -> None:
+        if self.folder is not None:
+            weights, about = self.optimizer.evaluated.state_dict(), {"row": row, "data": self._about_data()}
+            write_checkpoint(self.folder.checkpoints, f"best-{row['step']:08d}", {"weights": weights}, about, keep=1)
 
     def _about_data(self) -> dict[str, Any]:
-        """What it takes to make the model again without the data."""
-        return {"shape": list(self.train.shape), "classes": list(self.train.classes)}
+        """What it takes to make the model again without the data, and to know the data again."""
+        about = {"shape": list(self.train.shape), "classes": list(self.train.classes), "samples": len(self.train)}
+        return {**about, "batch_size": self.settings.batch_size}
 
     def resume(self) -> list[str]:
-        """Go back to the folder's newest whole checkpoint; gives what had to be skipped."""
+        """Go back to the folder's newest whole checkpoint; gives what had to be skipped.
+
+        A run that was ended before its first checkpoint is at its beginning.
+        """
         if self.folder is None:
             raise InputError("this run has no folder, so there is nothing to resume: give one (--out)")
+        if not any(self.folder.checkpoints.glob("last-*")) and not read_table(self.folder.metrics):
+            return []
         checkpoint, skipped = newest_checkpoint(self.folder.checkpoints, "last")
         self._restore(checkpoint)
         return [f"{one.name}: {one.reason}" for one in skipped]
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         state, tensors = checkpoint.state, checkpoint.tensors
-        self.model.load_state_dict(tensors["weights"])
+        saved = dict(state["progress"])
+        if (theirs := state["data"]) != (ours := self._about_data()):
+            raise InputError(
+                f"{checkpoint.path} is of a run on {theirs}, here is {ours}: give the same data and batches"
+            )
+        load_weights(self.model, tensors["weights"], checkpoint.path)
         self.optimizer.inner.load_state_dict(put_together(state["optimizer"], tensors["optimizer"]))
         if self.optimizer.average is not None:
             self.optimizer.average.load_state_dict(tensors["average"])
         if isinstance(self.method, FreeAT):
             self.method.load_state({name: some.to(self.device) for name, some in tensors["method"].items()})
-        saved = dict(state["progress"])
         self.progress = Progress(**{**saved, "tally": Tally(**saved["tally"]), "watch": Watch(**saved["watch"])})
         if self.memory is not None and self.memory.folder is None:
             self.memory.load_state(tensors["memory"])
@@ -312,6 +353,17 @@ class Trainer:
             self.memory.check_available(self.progress.epoch)
         self.metrics.truncate(state["sizes"]["metrics"])
         self.log.truncate(state["sizes"]["log"])
+
+
+def load_weights(model: nn.Module, weights: Mapping[str, Tensor], source: object) -> None:
+    """Fill a model; `source` is named when it is another one's weights."""
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        why = str(error).splitlines()[1].strip()
+        raise InputError(
+            f"the weights of {source} do not fit this {type(model).__name__} ({why}): give the model that was trained"
+        ) from error
 
 
 def _added(total: float | None, mean: float | None, samples: int) -> float | None:

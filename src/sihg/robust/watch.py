@@ -18,46 +18,35 @@ class Watch:
 
     def look(self, row: dict[str, Any], most_predicted: float) -> list[str]:
         """The warnings that this epoch gives."""
-        found = dict(self._signs(row, most_predicted))
+        found = self._signs(row, most_predicted)
         if row["robust"] is not None:
             self.best = max(self.best, row["robust"])
         new = [kind for kind in found if kind not in self.said]
         self.said += new
         return [found[kind] for kind in new]
 
-    def _signs(self, row: dict[str, Any], most_predicted: float) -> list[tuple[str, str]]:
-        signs = []
+    def _signs(self, row: dict[str, Any], most_predicted: float) -> dict[str, str]:
+        """What is wrong with this epoch, by kind."""
+        epoch, robust, moved, saturated = (row[name] for name in ("epoch", "robust", "moved", "saturated"))
+        signs = {}
         if most_predicted >= CONSTANT:
-            signs.append(
-                (
-                    "constant",
-                    f"{most_predicted:.1%} of the predictions of epoch {row['epoch']} were one class: start with a smaller "
-                    "ball (ramp 3), or another learning rate",
-                )
+            signs["constant"] = (
+                f"{most_predicted:.1%} of the predictions of epoch {epoch} were one class: start with a smaller ball "
+                "(ramp 3), or take another learning rate"
             )
-        if row["robust"] is not None and row["robust"] < self.best - COLLAPSE:
-            signs.append(
-                (
-                    "overfitting",
-                    f"robust accuracy fell from {self.best:.1%} to {row['robust']:.1%} in epoch {row['epoch']}, while it is "
-                    f"{row['accuracy']:.1%} under the training attack (catastrophic overfitting): take the best checkpoint, or "
-                    "train with more ascent steps",
-                )
+        if robust is not None and robust < self.best - COLLAPSE:
+            signs["overfitting"] = (
+                f"robust accuracy fell from {self.best:.1%} to {robust:.1%} in epoch {epoch}, while it is "
+                f"{row['accuracy']:.1%} under the training attack (catastrophic overfitting): take the best "
+                "checkpoint, or train with more ascent steps"
             )
-        if row["saturated"] is not None and row["saturated"] >= SATURATED:
-            signs.append(
-                (
-                    "saturated",
-                    f"{row['saturated']:.1%} of the stored perturbations lie on the boundary of the ball: lower tau or "
-                    "step_size, or the memory adds nothing to random corners",
-                )
+        if saturated is not None and saturated >= SATURATED:
+            signs["saturated"] = (
+                f"{saturated:.1%} of the stored perturbations of epoch {epoch} lie on the boundary of the ball, so the "
+                "memory adds nothing to random corners: lower tau or step_size"
             )
-        if row["moved"] is not None and row["epoch"] > 1 and row["moved"] < STILL:
-            signs.append(
-                (
-                    "still",
-                    f"the stored perturbations moved by {row['moved']:.2g} eps on average in epoch {row['epoch']}: raise tau "
-                    "or step_size",
-                )
+        if moved is not None and epoch > 1 and moved < STILL:
+            signs["still"] = (
+                f"the stored perturbations moved by {moved:.2g} eps on average in epoch {epoch}: raise tau or step_size"
             )
         return signs

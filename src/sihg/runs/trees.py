@@ -31,9 +31,15 @@ def put_together(tree: Any, tensors: "Mapping[str, Tensor]") -> Any:
 
 def _apart(tree: Any, path: str, tensors: "dict[str, Tensor]") -> Any:
     if hasattr(tree, "untyped_storage"):
-        tensors[path] = tree
-        return {"kind": "tensor", "value": path}
+        name = path if path not in tensors else f"{path}#{len(tensors)}"  # as for {"a": {"b": t}, "a/b": t}
+        tensors[name] = tree
+        return {"kind": "tensor", "value": name}
     if isinstance(tree, Mapping):
+        for key in tree:
+            if not isinstance(key, str | int | float):
+                raise InputError(
+                    f"{path or 'the state'} has the key {key!r}, which JSON cannot hold: use numbers, texts"
+                )
         items = [[key, _apart(item, f"{path}/{key}", tensors)] for key, item in tree.items()]
         return {"kind": "dict", "value": items}
     if isinstance(tree, list | tuple):
@@ -41,4 +47,6 @@ def _apart(tree: Any, path: str, tensors: "dict[str, Tensor]") -> Any:
         return items if isinstance(tree, list) else {"kind": "tuple", "value": items}
     if tree is None or isinstance(tree, bool | int | float | str):
         return tree
-    raise InputError(f"{path} is a {type(tree).__name__}, which a checkpoint cannot keep: use numbers, texts, tensors")
+    raise InputError(
+        f"{path or 'the state'} is a {type(tree).__name__}, which a checkpoint cannot keep: use numbers, texts, tensors"
+    )

@@ -45,10 +45,14 @@ class PGD:
 
     def __post_init__(self) -> None:
         for name, value in (("steps", self.steps), ("restarts", self.restarts)):
-            if value < 1 or value != int(value):
-                raise InputError(f"{name} must be a whole number >= 1, got {value}")
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InputError(
+                    f"{name} must be a whole number >= 1, got {value!r}: PGD-20 has 20 steps and 1 restart"
+                )
         if self.step_size is not None and not 0 < self.step_size < float("inf"):
-            raise InputError(f"step_size must be finite and > 0, got {self.step_size}")
+            raise InputError(
+                f"step_size must be finite and > 0, got {self.step_size}: leave it out for 2.5 eps / steps"
+            )
         object.__setattr__(self, "ball", Ball(self.eps, self.norm, self.bounds))
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, seed: int = 0) -> Tensor:
@@ -61,10 +65,11 @@ class PGD:
         x: Tensor,
         y: Tensor,
         seed: int = 0,
-        progress: Callable[[int], object] = lambda done: None,
+        progress: Callable[[int], object] = lambda _done: None,
     ) -> Verdict:
         """Attack every row of x; `progress` hears how many rows are done."""
         check_batch(x, y)
+        x, y = x.detach(), y.long()
         x_adv, broken, passes = torch.empty_like(x), torch.zeros(len(x), dtype=torch.bool, device=x.device), 0
         with evaluating(model):
             for first in range(0, len(x), CHUNK):
@@ -82,14 +87,15 @@ class PGD:
             if not len(left):
                 break
             delta = self._start(feasible, x, seed, run, first)
-            for rows, points, wrong, cost in self._run(model, x[left], y[left], delta[left], feasible.rows(left)):
+            done = self._run(model, x[left], y[left], delta[left], feasible.rows(left), first)
+            for rows, points, wrong, cost in done:
                 x_adv[left[rows]] = points
                 broken[left[rows]] |= wrong
                 passes += cost
         return x_adv, broken, passes
 
     def _run(
-        self, model: nn.Module, x: Tensor, y: Tensor, delta: Tensor, feasible: Feasible
+        self, model: nn.Module, x: Tensor, y: Tensor, delta: Tensor, feasible: Feasible, first: int
     ) -> Iterator[tuple[Tensor, Tensor, Tensor, int]]:
         """One run; yields (rows, points, whether they are broken, passes) of rows as they are done."""
         rows, eta = torch.arange(len(x), device=x.device), self.step_size or 2.5 * self.eps / self.steps
@@ -97,8 +103,8 @@ class PGD:
             point = (x + delta).requires_grad_()
             with torch.enable_grad():
                 logits = model(point)
+                wrong = misclassified(logits, y, first)
                 (g,) = torch.autograd.grad(summed(logits, y), point)
-            wrong = misclassified(logits, y)
             if self.last_iterate or not bool(wrong.any()):
                 yield rows[:0], x[:0], wrong[:0], len(rows)
             else:
@@ -122,28 +128,38 @@ class PGD:
         return torch.cat(starts)
 
 
-def misclassified(logits: Tensor, y: Tensor) -> Tensor:
-    """Which rows the model gets wrong; logits that are not finite are an error."""
+def misclassified(logits: Tensor, y: Tensor, first: int = 0) -> Tensor:
+    """Which rows the model gets wrong; what is no logit or no label is an error. Row 0 is number `first` for users."""
     logits = logits.detach()
+    if logits.dim() != 2 or len(logits) != len(y):
+        raise InputError(
+            f"the model gives an output of shape {tuple(logits.shape)} for {len(y)} samples: it must be (n, classes)"
+        )
     if not bool(torch.isfinite(logits).all()):
         raise InputError(
             "the model gives logits that are not finite: look at its weights and at the scale of its input"
         )
-    if logits.dim() != 2 or len(logits) != len(y):
+    if len(y) and int(y.max()) >= logits.shape[1]:
+        row = int((y >= logits.shape[1]).nonzero()[0])
         raise InputError(
-            f"the model gives an output of shape {tuple(logits.shape)} for {len(y)} samples: it must be (n, classes)"
+            f"row {first + row} of y is {int(y[row])}, but the model has {logits.shape[1]} outputs: labels count from 0"
         )
     return logits.argmax(1) != y
 
 
 def check_batch(x: Tensor, y: Tensor) -> None:
     """Refuse what cannot be attacked, naming the row."""
+    if x.dim() < 2:
+        raise InputError(f"x has shape {tuple(x.shape)}: give a batch, (n, ...), of at least one feature")
     if not x.is_floating_point():
         raise InputError(f"x is {x.dtype}, attacks need floats: images as x / 255")
-    if y.shape != x.shape[:1] or y.is_floating_point():
+    if y.shape != x.shape[:1] or y.is_floating_point() or y.dtype == torch.bool:
         raise InputError(
             f"y has shape {tuple(y.shape)} and type {y.dtype}: it needs one class number for each of {len(x)} rows"
         )
+    if bool((y < 0).any()):
+        row = int((y < 0).nonzero()[0])
+        raise InputError(f"row {row} of y is {int(y[row])}: labels are whole numbers from 0 on")
     if not bool(torch.isfinite(x).all()):
         row = int((~torch.isfinite(x.flatten(1)).all(1)).nonzero()[0])
         raise InputError(f"row {row} of x has a value that is not finite: clean the data")

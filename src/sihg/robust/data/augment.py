@@ -57,6 +57,10 @@ class Augment:
     flip: bool = True
     crop: int = 4
 
+    def __post_init__(self) -> None:
+        if self.crop < 0:
+            raise InputError(f"crop must be >= 0 pixels, got {self.crop}: 0 shifts nothing")
+
     def draw(self, n: int, generator: torch.Generator) -> Move:
         """A move for each of n images."""
         down, right = torch.randint(-self.crop, self.crop + 1, (2, n), generator=generator)
@@ -67,8 +71,8 @@ class Augment:
         """Refuse what cannot be flipped and cropped."""
         if len(shape) != 3 or min(shape[1:]) <= self.crop:
             raise InputError(
-                f"augmentation moves images of shape (channels, height, width) by up to {self.crop} pixels, but samples "
-                f"have shape {shape}: switch it off (flip false, crop 0)"
+                f"augmentation moves images of shape (channels, height, width) by up to {self.crop} pixels, but "
+                f"samples have shape {shape}: switch it off (flip false, crop 0)"
             )
 
 

@@ -57,6 +57,8 @@ def batches(
     """
     samples = as_samples(data)
     check_size(size, len(samples))
+    if augment is not None:
+        augment.check(samples.shape)
     for epoch in range(epochs):
         yield from epoch_batches(samples, size=size, seed=seed, epoch=epoch, first=0, augment=augment, device=device)
 
@@ -69,7 +71,7 @@ def steps_of(n: int, size: int) -> int:
 def check_size(size: int, n: int) -> None:
     """Refuse a batch size that gives no batch."""
     if size < 1:
-        raise InputError(f"the batch size must be at least 1, got {size}")
+        raise InputError(f"the batch size must be at least 1, got {size}: 50 is common for small data")
     if n < 1:
         raise InputError("the data set is empty: there is nothing to train on")
 

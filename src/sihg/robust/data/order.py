@@ -10,7 +10,7 @@ SHARDS = 64
 
 def order(n: int, seed: int, epoch: int) -> Tensor:
     """Every sample once. Shard v holds the samples i with i = v mod 64; the j-th of its permutation has the key
-    (j + u_v) / len_v, u_v uniform, and samples come in the order of their keys."""  # noqa: D209
+    (j + u_v) / len_v, u_v uniform, and samples come in the order of their keys."""
     keys, samples = [], []
     for v in range(min(SHARDS, n)):
         draw = generator(seed, "order", epoch, v)

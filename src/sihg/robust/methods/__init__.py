@@ -57,7 +57,7 @@ def hyperparameters(name: str) -> dict[str, tuple[Any, str]]:
 def build_method(name: str, **settings: Any) -> Any:
     """The method of that name; a setting that it does not have is named."""
     known = hyperparameters(name)
-    for setting in settings.keys() - known.keys() - {"memory"}:
+    for setting in sorted(settings.keys() - {f.name for f in fields(METHODS[name]) if f.init}):
         raise InputError(f"method {name!r} has no setting {setting!r}: it has {', '.join(known) or 'none'}")
     if "eps" in known and "eps" not in settings:
         raise InputError(f"method {name!r} needs eps, the radius of the ball: such as 8/255")

@@ -27,7 +27,7 @@ class DAT(Threat):
     step_size: float | None = option(None, "length of an ascent step (default 2.5 eps / T, eps as ramped)")
     fosc_max: float = option(0.5, "threshold at the start of training")
     control_epochs: float = option(40.0, "epochs until the threshold is 0 (the paper: 0.8 of all)")
-    fosc: str = option("bounded", "bounded: of the ball within its bounds; published: of the ball alone")
+    fosc: str = option("bounded", "bounded: of the linf ball within its bounds; published: of the ball alone")
     weighted: bool = option(False, "weight samples by their loss from the second epoch on, as the authors' code does")
 
     def __post_init__(self) -> None:
@@ -35,8 +35,10 @@ class DAT(Threat):
         check_steps(self.steps)
         check_positive(self.step_size, "step_size")
         check_positive(self.control_epochs, "control_epochs")
-        if self.fosc_max < 0:
-            raise InputError(f"fosc_max must be >= 0, got {self.fosc_max}")
+        if not 0 <= self.fosc_max < float("inf"):
+            raise InputError(
+                f"fosc_max must be finite and >= 0, got {self.fosc_max}: 0 takes every step, as PGD AT does"
+            )
         if self.fosc not in ("bounded", "published"):
             raise UnknownNameError("fosc", self.fosc, ["bounded", "published"])
 
@@ -83,5 +85,5 @@ class DAT(Threat):
             best = torch.maximum(g * (feasible.high - delta), g * (feasible.low - delta))
             return best.flatten(1).sum(1)
         order = 2 if isinstance(feasible, L2Set) else 1
-        reach = eps * torch.linalg.vector_norm(g.flatten(1), ord=order, dim=1)
-        return reach - (g * delta).flatten(1).sum(1)
+        size: Tensor = torch.linalg.vector_norm(g.flatten(1), ord=order, dim=1)
+        return eps * size - (g * delta).flatten(1).sum(1)

@@ -42,7 +42,7 @@ class FreeAT(Threat):
 
     def state(self) -> dict[str, Tensor]:
         """What the next batch needs."""
-        return {} if self.delta is None else {"delta": self.delta}
+        return {} if self.delta is None else {"delta": self.delta.clone()}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Continue from a `state`."""

@@ -11,7 +11,7 @@ from sihg.robust.data.augment import Move
 from sihg.robust.data.batches import Batch
 from sihg.robust.memory import PerturbationMemory
 from sihg.robust.methods.threat import Log, Optimizer, Threat, check_positive, check_steps, option, train_on
-from sihg.robust.passes import Slope, ascend, inner_mode, slope
+from sihg.robust.passes import STATISTICS, Slope, ascend, inner_mode, slope
 
 
 @dataclass(kw_only=True)
@@ -41,14 +41,18 @@ class MSIHG(Threat):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.eps == 0:
+            raise InputError("MSI-HG needs a ball to search, got eps 0: train with `natural`, or give eps")
         check_steps(self.steps)
         check_steps(self.reset, "reset", least=0)
         check_positive(self.tau, "tau")
         check_positive(self.step_size, "step_size")
         if self.noise is not None and not 0 <= self.noise < float("inf"):
-            raise InputError(f"noise must be finite and >= 0, got {self.noise}")
+            raise InputError(f"noise must be finite and >= 0, got {self.noise}: leave it out for tau")
         if self.implicit not in ("sign", "proximal"):
             raise UnknownNameError("implicit", self.implicit, ["sign", "proximal"])
+        if self.statistics not in STATISTICS:
+            raise UnknownNameError("statistics", self.statistics, list(STATISTICS))
         if self.augment_delta not in ("same", "independent", "none"):
             raise UnknownNameError("augment_delta", self.augment_delta, ["same", "independent", "none"])
         if self.memory is not None and self.memory.eps < self.eps:
@@ -68,7 +72,8 @@ class MSIHG(Threat):
             kept = move.back(delta, stored) if move is not None and self.augment_delta == "same" else delta
             self.memory.write(batch.index, batch.epoch, kept)
         moved = float((delta - old).abs_().mean()) / self.eps
-        saturated = float((delta.abs() >= 0.99 * self.eps).sum()) / delta.numel()
+        sizes = delta.abs() if self.norm == "linf" else torch.linalg.vector_norm(delta.flatten(1), dim=1)
+        saturated = float((sizes >= 0.99 * self.eps).sum()) / sizes.numel()
         passes = self.steps * len(delta)
         return train_on(model, batch, batch.x + delta, optimizer, passes, moved=moved, saturated=saturated)  # line 7
 

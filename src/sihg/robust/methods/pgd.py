@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from sihg.errors import UnknownNameError
 from sihg.robust.data.batches import Batch
 from sihg.robust.methods.threat import Log, Optimizer, Threat, check_positive, check_steps, option, train_on
-from sihg.robust.passes import ascend, inner_mode, slope
+from sihg.robust.passes import STATISTICS, ascend, inner_mode, slope
 
 
 @dataclass(kw_only=True)
@@ -21,6 +22,8 @@ class PGDAT(Threat):
         super().__post_init__()
         check_steps(self.steps)
         check_positive(self.step_size, "step_size")
+        if self.statistics not in STATISTICS:
+            raise UnknownNameError("statistics", self.statistics, list(STATISTICS))
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
         """Train on one batch."""

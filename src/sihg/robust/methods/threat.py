@@ -34,7 +34,7 @@ class Log:
     passes: float  # forward-backward passes of one sample through the whole network; a lone forward counts one half
     predicted: Tensor  # how often each class was
     moved: float | None = None  # mean |new - old delta| / eps of the memory
-    saturated: float | None = None  # share of entries of delta on the boundary of the ball
+    saturated: float | None = None  # share of entries of delta (l2: of deltas) on the boundary of the ball
 
 
 class Method(Protocol):
@@ -77,13 +77,13 @@ class Threat:
 
     eps: float = field(metadata={"help": "radius of the ball, such as 8/255"})
     norm: str = option("linf", "norm of the ball: linf or l2")
-    bounds: Bounds = option((0.0, 1.0), "x + delta stays within them; none: the paper's literal ball")
+    bounds: Bounds = option((0.0, 1.0), "x + delta stays within them; none: the paper's literal ball")  # noqa: RUF009
     ramp: float = option(0.0, "epochs over which the radius grows linearly from 0 to eps")
 
     def __post_init__(self) -> None:
         Ball(self.eps, self.norm, self.bounds)
         if not 0 <= self.ramp < float("inf"):
-            raise InputError(f"ramp must be a number of epochs >= 0, got {self.ramp}")
+            raise InputError(f"ramp must be a number of epochs >= 0, got {self.ramp}: 0 for none")
 
     def ball(self, batch: Batch) -> tuple[Feasible, float]:
         """The deltas allowed at the time of the batch, and their radius."""
@@ -93,11 +93,11 @@ class Threat:
 
 def check_steps(steps: int, name: str = "steps", least: int = 1) -> None:
     """Refuse a number of steps that is none."""
-    if isinstance(steps, bool) or steps != int(steps) or steps < least:
-        raise InputError(f"{name} must be a whole number >= {least}, got {steps}")
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < least:
+        raise InputError(f"{name} must be a whole number >= {least}, got {steps!r}: leave it out for the default")
 
 
 def check_positive(value: float | None, name: str) -> None:
     """Refuse a length that is none; None stands for a default."""
     if value is not None and not 0 < value < float("inf"):
-        raise InputError(f"{name} must be finite and > 0, got {value}")
+        raise InputError(f"{name} must be finite and > 0, got {value}: leave it out for the default")

@@ -28,7 +28,7 @@ class TRADES(Threat):
         check_steps(self.steps)
         check_positive(self.step_size, "step_size")
         if not 0 <= self.beta < float("inf"):
-            raise InputError(f"beta must be finite and >= 0, got {self.beta}")
+            raise InputError(f"beta must be finite and >= 0, got {self.beta}: leave it out for the default")
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
         """Train on one batch."""

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sihg.errors import UnknownNameError
 from sihg.robust.data.batches import Batch
 from sihg.robust.methods.threat import Log, Optimizer, Threat, check_positive, check_steps, log, option
 from sihg.robust.models import split
-from sihg.robust.passes import ascend, frozen_statistics, summed
+from sihg.robust.passes import Slope, ascend, frozen_statistics, summed
 
 
 @dataclass(kw_only=True)
@@ -20,7 +20,7 @@ class YOPO(Threat):
     The stem's gradient is that of <stem, p> at the delta after the N steps (`hamiltonian`, the intent of the authors'
     MNIST code), or that plus the one of the full pass (`both`, what their CIFAR code does). Gradients are averaged over
     the M passes; the authors sum them and divide the learning rate.
-    """  # noqa: D205
+    """
 
     outer: int = option(10, "full passes M a batch")
     inner: int = option(5, "ascent steps N through the stem after each")
@@ -53,13 +53,17 @@ class YOPO(Threat):
             if self.stem_gradient == "both":
                 features.backward(p * share)
             with frozen_statistics(stem):
-                ascend(lambda d: _through(stem, batch.x + d, p), delta, feasible, self.step_size or eps / 4, self.inner)
+                ascend(_through(stem, batch.x, p), delta, feasible, self.step_size or eps / 4, self.inner)
                 stem(batch.x + delta).backward(p * share)
         optimizer.step()
         return log(loss.detach(), logits.detach(), batch.y, passes=self.outer * len(delta))
 
 
-def _through(stem: nn.Module, point: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
-    """The gradient of <stem(point), p> in the point."""
-    point = point.detach().requires_grad_()
-    return torch.autograd.grad(stem(point), point, p)[0]
+def _through(stem: nn.Module, x: Tensor, p: Tensor) -> Slope:
+    """The gradient of <stem(x + delta), p> in delta, as a function of delta."""
+
+    def slope(delta: Tensor) -> Tensor:
+        point = (x + delta).requires_grad_()
+        return torch.autograd.grad(stem(point), point, p)[0]
+
+    return slope

@@ -1,0 +1,139 @@
+"""`sihg evaluate`: how a trained model does under attacks."""
+
+import argparse
+import json
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sihg.cli.numbers import whole
+from sihg.cli.train import add_common, showing_warnings, threads
+from sihg.errors import InputError
+
+if TYPE_CHECKING:
+    from sihg.robust.records import Question, Weights
+
+EPILOG = """examples:
+  sihg evaluate runs/first
+  sihg evaluate runs/first --attacks natural,pgd-20,pgd-50-10 --samples 200 --checkpoint best
+  sihg evaluate runs/first --eps 0.1 --last-iterate --json
+  sihg evaluate weights.safetensors --model preact-resnet18 --data cifar10 --eps 8/255
+
+Attacks: natural (none), fgsm, pgd-T and pgd-T-R, with T steps and R runs. A sample counts as broken when it is
+misclassified at any iterate, with --last-iterate when it is at the end of a run. Evaluations of a run are kept in
+RUN/evaluation.
+"""
+OF_SETTINGS = ("eps", "norm", "bounds", "data", "model", "width")
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "evaluate",
+        help="attack a trained model and count what holds",
+        description="Attack the model of a run, or weights in a file, and tell how many samples it still gets right.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("path", type=Path, metavar="RUN|FILE", help="a run, one of its checkpoints, or a weights file")
+    parser.add_argument("--attacks", default="natural,pgd-20", metavar="A,B", help="by comma (default: %(default)s)")
+    parser.add_argument("--samples", type=whole, metavar="N", help="so many, drawn by class (default: all)")
+    parser.add_argument("--split", default="test", metavar="S", help="test or train (default: test)")
+    parser.add_argument("--checkpoint", metavar="C", help="of a run: last or best (default: last)")
+    parser.add_argument("--seed", type=whole, default=0, metavar="S", help="of the draw and the attacks (default: 0)")
+    parser.add_argument("--last-iterate", action="store_true", help="judge a run of an attack by its end alone")
+    threat = parser.add_argument_group("the attacker (default: as the run was trained)")
+    threat.add_argument("--eps", metavar="E", help="radius of the ball, such as 8/255")
+    threat.add_argument("--norm", metavar="N", help="linf or l2")
+    threat.add_argument("--bounds", metavar="LOW,HIGH", help="x + delta stays within them; none: no bounds")
+    what = parser.add_argument_group("the model (a file needs --model, --data and --eps; default: the run's)")
+    what.add_argument("--data", metavar="D", help="the data set, see `sihg data list`")
+    what.add_argument("--model", metavar="M", help="the model, as in `sihg train`")
+    what.add_argument("--width", metavar="W", help="factor on its number of channels")
+    add_common(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Attack, print the table, keep the record."""
+    from sihg.robust.records import Question, ask, write_record
+
+    attacks = tuple(dict.fromkeys(name.strip() for name in args.attacks.split(",") if name.strip()))
+    if not attacks:
+        raise InputError("--attacks names none: such as --attacks natural,pgd-20")
+    question = Question(attacks, args.split, args.samples, args.seed, args.last_iterate)
+    with showing_warnings(), threads(args.threads), ExitStack() as bars:
+
+        def progress(name: str, total: int) -> Any:
+            from sihg.cli.progress import Bar
+
+            bars.close()  # that of the attack before
+            bar = bars.enter_context(Bar(name, total))
+            return lambda done: bar.update(done, "counted in samples")
+
+        weights = _weights(args)
+        record, outcomes, samples = ask(weights, question, data_dir=args.data_dir, progress=progress)
+    print(json.dumps(record, indent=1, allow_nan=False) if args.json else _table(record))
+    if weights.folder is not None:
+        path = write_record(weights.folder, _name(args, weights, question), record, outcomes, samples.y)
+        print(f"record: {path}", file=sys.stderr)
+    return 0
+
+
+def _weights(args: argparse.Namespace) -> "Weights":
+    from dataclasses import replace
+
+    from sihg.robust.records import SUFFIXES, of_file, of_run
+    from sihg.robust.settings import Settings
+
+    given = {name: getattr(args, name) for name in OF_SETTINGS if getattr(args, name) is not None}
+    if not args.path.exists():
+        raise InputError(f"{args.path} does not exist: give the folder of a run, or a file of weights")
+    if args.path.is_dir():
+        weights = of_run(args.path, args.checkpoint or "last")
+        return replace(weights, settings=weights.settings.with_values(given))
+    if args.path.suffix not in SUFFIXES:
+        raise InputError(f"{args.path} is neither a run folder nor one of {', '.join(SUFFIXES)}: give one of these")
+    if args.checkpoint:
+        raise InputError(f"--checkpoint {args.checkpoint} is for runs, {args.path} is a file: leave it out")
+    if missing := [f"--{name}" for name in ("model", "data", "eps") if name not in given]:
+        raise InputError(f"{args.path} does not say how it was trained: add {', '.join(missing)}")
+    return of_file(args.path, Settings().with_values(given))
+
+
+def _name(args: argparse.Namespace, weights: "Weights", question: "Question") -> str:
+    """The record's name: what was evaluated, and all that was not as usual, so that no other record is replaced."""
+    parts = [weights.label, question.split, "+".join(question.attacks)]
+    parts += [f"n{question.samples}"] if question.samples else []
+    parts += [f"seed{question.seed}"] if question.seed else []
+    parts += [f"{name}-{getattr(args, name)}" for name in OF_SETTINGS if getattr(args, name) is not None]
+    parts += ["last-iterate"] if question.last_iterate else []
+    return "_".join("".join(c if c.isalnum() or c in ".+-" else "-" for c in part) for part in parts)
+
+
+def _table(record: dict[str, Any]) -> str:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console() if Console().is_terminal else Console(width=140)
+    about = f"{record['checkpoint']} on {record['data']} ({record['split']}): {_ball(record)}; broken: {record['rule']}"
+    table = Table()
+    for heading in ("attack", "accuracy %", "95 % interval", "samples", "passes a sample", "seconds"):
+        table.add_column(heading, justify="left" if heading == "attack" else "right")
+    for row in record["attacks"]:
+        interval = f"{100 * row['low']:.2f} - {100 * row['high']:.2f}"
+        passes, seconds = f"{row['passes_per_sample']:.1f}", f"{row['seconds']:.1f}"
+        table.add_row(row["attack"], f"{100 * row['accuracy']:.2f}", interval, str(row["samples"]), passes, seconds)
+    with console.capture() as capture:
+        console.print(about, highlight=False, markup=False)
+        console.print(table, markup=False)
+    return capture.get().rstrip()
+
+
+def _ball(record: dict[str, Any]) -> str:
+    eps, bounds = record["eps"], record["bounds"]
+    steps = eps * 255
+    shown = f"{eps:g} = {round(steps)}/255" if eps and abs(steps - round(steps)) < 1e-6 else f"{eps:g}"
+    within = "no bounds" if bounds is None else f"x + delta in [{bounds[0]:g}, {bounds[1]:g}]"
+    return f"{record['norm']} eps {shown}, {within}"

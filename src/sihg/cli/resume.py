@@ -1,0 +1,84 @@
+"""`sihg resume`: go on with a run that was interrupted or killed."""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sihg.cli.train import Telling, add_common, last_good, pairs, show, showing_warnings, threads
+from sihg.errors import InputError
+
+if TYPE_CHECKING:
+    from sihg.robust.settings import Settings
+    from sihg.runs.folder import RunFolder
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "resume",
+        help="go on with a run that was interrupted",
+        description="Go on with a run from its newest whole checkpoint; it ends as if it had never been interrupted.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("folder", type=Path, metavar="RUN", help="the folder of the run")
+    add_common(parser)
+    parser.set_defaults(run=run, takes_settings=True)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Find where the run is, and train on."""
+    from sihg.robust.fit import prepare
+    from sihg.runs.folder import RunFolder
+    from sihg.runs.lock import locked
+
+    for name, _ in pairs(args.settings):
+        why = ", and the schedule depends on it" if name in ("epochs", "schedule", "lr") else ""
+        raise InputError(f"a run keeps its settings{why}, --{name} is given: leave it out, or start a new run")
+    folder = RunFolder.open(args.folder)
+    settings = read_settings(folder)
+    count = _threads(folder, args.threads)
+    with showing_warnings(), threads(count), Telling() as tell, locked(folder.path), last_good(folder):
+        trainer = prepare(settings, data_dir=args.data_dir, folder=folder, tell=tell)
+        for text in trainer.resume():
+            print(f"skipped damaged checkpoint {text}", file=sys.stderr)
+        here = trainer.progress
+        if here.epoch >= settings.epochs:
+            print(f"{folder.path} is already finished", file=sys.stderr)
+        else:
+            print(f"going on at epoch {here.epoch + 1}, batch {here.number + 1}", file=sys.stderr)
+        trained = trainer.run()
+    return show(trained, folder, settings, as_json=args.json)
+
+
+def read_settings(folder: "RunFolder") -> "Settings":
+    """The settings of an existing run."""
+    from sihg.robust.settings import Settings
+
+    given = folder.read_config()
+    try:
+        return Settings().with_values(given)
+    except InputError as error:
+        raise InputError(f"{folder.config}: {error}") from error
+
+
+def _threads(folder: "RunFolder", asked: int | None) -> int | None:
+    """As many threads as the run began with, unless others are asked for or these cores are too few."""
+    import torch
+
+    try:
+        began = json.loads(folder.environment.read_text(encoding="utf-8"))["threads"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return asked
+    if asked is None and isinstance(began, int) and 0 < began <= (os.cpu_count() or 1):
+        return began
+    now = asked or torch.get_num_threads()
+    if now != began:
+        print(
+            f"warning: the run began with {began} threads and goes on with {now}: "
+            "results repeat bit by bit only with the same number",
+            file=sys.stderr,
+        )
+    return asked

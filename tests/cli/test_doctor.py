@@ -1,0 +1,44 @@
+"""`sihg doctor` and the frame of the command line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from sihg.cli import doctor
+from sihg.cli.main import main
+
+
+def test_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(doctor, "probe", lambda code: "work" if "bfloat16" in code else "killed by SIGILL")
+    assert main(["doctor", "--json", "--data-dir", str(tmp_path / "none")]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["versions and hardware"]["torch"] == torch.__version__
+    assert found["convolutions"] == {"bfloat16": "work", "half": "killed by SIGILL"}
+    assert (found["data"]["digits"], found["data"]["mnist"]) == ("bundled", "absent")
+    assert found["free gigabytes"]["data folder"] > 0
+    assert main(["doctor"]) == 0
+    assert "half           killed by SIGILL" in capsys.readouterr().out
+
+
+def test_probes_live_in_their_own_process() -> None:
+    assert doctor.probe("pass") == "work"
+    assert doctor.probe("raise ValueError('no')") == "fail (ValueError: no)"
+    if sys.platform != "win32":
+        assert doctor.probe("import os, signal; os.kill(os.getpid(), signal.SIGILL)") == "killed by SIGILL"
+
+
+def test_help_imports_no_torch() -> None:
+    code = (
+        "import sys; from sihg.cli.main import build_parser as p; p().format_help(); sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_words_that_a_command_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["doctor", "--lr", "1"])
+    assert "unrecognized arguments: --lr 1" in capsys.readouterr().err

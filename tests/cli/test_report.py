@@ -1,0 +1,53 @@
+"""`sihg report` as people use it."""
+
+from pathlib import Path
+
+import pytest
+
+from sihg.cli.main import main
+from tests.report.runs import write_run
+
+
+def test_a_run_and_a_folder_of_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write_run(tmp_path / "runs" / "a")
+    write_run(tmp_path / "runs" / "b", method="pgd")
+    assert main(["report", str(run), str(tmp_path / "runs")]) == 0
+    names = ("curves.svg", "curves.png", "table.csv", "table.md", "index.html")
+    written = [folder / name for folder in (run, tmp_path / "runs") for name in names]
+    assert capsys.readouterr().out.splitlines() == [str(path) for path in written]
+    assert all(path.stat().st_size > 0 for path in written)
+
+
+def test_a_folder_is_reported_on_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write_run(tmp_path / "a")
+    assert main(["report", str(run)]) == 0
+    (run / "metrics.csv").unlink()
+    assert main(["report", str(run)]) == 0
+    assert "0 of 3 epochs done so far" in (run / "index.html").read_text(encoding="utf-8")
+    assert capsys.readouterr().err == ""
+
+
+def test_what_is_no_such_folder_is_refused_before_anything_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path / "runs" / "a")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    wrong = {
+        "empty": "has no summary.json (of `sihg solve --out`), no config.toml (of `sihg train --out`)",
+        "file": "is a file, not a folder",
+        "nowhere": "does not exist",
+    }
+    for name, complaint in wrong.items():
+        assert main(["report", str(run), str(tmp_path / name)]) == 2
+        captured = capsys.readouterr()
+        assert f"{tmp_path / name} {complaint}" in captured.err
+        assert captured.err.count("\n") == 1
+        assert captured.out == ""
+    assert not (run / "index.html").exists()
+
+
+def test_a_broken_solve_is_a_solve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "summary.json").write_text("{}")
+    assert main(["report", str(tmp_path)]) == 2
+    assert "summary.json" in capsys.readouterr().err

@@ -1,0 +1,210 @@
+"""`sihg train` as people use it."""
+
+import json
+import signal
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sihg.cli import train
+from sihg.cli.main import main
+from sihg.errors import InputError
+from sihg.robust.methods import METHODS
+from sihg.robust.settings import preset, presets
+from sihg.runs.lock import locked
+from sihg.runs.tables import read_table
+
+TINY = ("--epochs", "1", "--samples", "100", "--validation", "20", "--steps", "2", "--width", "1/4")
+
+
+def run(*words: object) -> int:
+    return main([str(word) for word in words])
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    """The one line of an error."""
+    assert run(*words) == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("settings: ")]
+    assert len(lines) == 1
+    return lines[0]
+
+
+def test_train_leaves_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    assert run("train", "--out", out, *TINY, "--lr=1/50", "--flip", "--set", "optimizer.nesterov=true", "--json") == 0
+    captured = capsys.readouterr()
+    ended = json.loads(captured.out)
+    assert (ended["method"], ended["finished"], ended["stopped"]) == ("msi-hg", True, "1 epochs done")
+    assert ended["best"]["robust"] == ended["last"]["robust"]
+    assert "settings: preset digits" in captured.err
+    assert "epoch 1: loss" in captured.err
+    assert f"next: sihg evaluate {out}" in captured.err
+    config = tomllib.loads((out / "config.toml").read_text())
+    assert (config["eps"], config["flip"], config["width"], config["samples"]) == (0.25, True, 0.25, 100)
+    assert config["method"] == {"name": "msi-hg", "tau": 0.125, "steps": 2}
+    assert config["optimizer"] == {"name": "sgd", "lr": 0.02, "momentum": 0.9, "nesterov": True}
+    assert json.loads((out / "environment.json").read_text())["threads"] == torch.get_num_threads()
+    assert len(read_table(out / "metrics.csv")) == 1
+
+
+def test_table_and_the_presets_method(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("train", "--method", "pgd", "--out", tmp_path / "run", *TINY) == 0
+    out = capsys.readouterr().out
+    assert "│ pgd" in out
+    assert "(epoch 1)" in out
+    config = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
+    assert config["method"] == {"name": "pgd", "steps": 2, "ramp": 3.0}
+    assert config["optimizer"]["nesterov"] is True
+
+
+@pytest.mark.parametrize("name", sorted(presets()))
+def test_presets(name: str) -> None:
+    assert presets()[name]["about"]
+    for method in METHODS:
+        settings = preset(name, method)
+        assert settings.method["name"] == method
+        assert settings.optimizer.get("nesterov", False) is (method != "msi-hg")
+        assert settings.epochs == (settings.epochs if method == "free" else preset(name).epochs)
+
+
+def test_the_papers_settings() -> None:
+    cifar = preset("cifar10")
+    assert (cifar.eps, cifar.method["tau"], cifar.method["steps"]) == (8 / 255, 14 / 255, 10)
+    assert cifar.schedule["points"][1] == [5, 0.2]
+    assert preset("cifar10", "free").epochs == 4
+    assert (preset("mnist").eps, preset("mnist", "trades").method["beta"]) == (0.4, 1.0)
+
+
+def test_settings_as_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train.pairs(["--lr", "-1", "--flip", "--crop=2"]) == [("lr", "-1"), ("flip", None), ("crop", "2")]
+    settings = train.chosen(None, [("data", "npz:x.npz"), ("method.name", "pgd"), ("bounds", "none"), ("eps", "8/255")])
+    assert (settings.method["name"], settings.bounds, settings.eps) == ("pgd", None, 8 / 255)
+    assert capsys.readouterr().err == ""  # such data has no preset
+    assert train.chosen("mnist", [("data", "fashion-mnist")]).data == "fashion-mnist"
+    assert capsys.readouterr().err == "settings: preset mnist\n"
+    with pytest.raises(InputError, match="--lr needs a value"):
+        train.chosen(None, [("lr", None)])
+    with pytest.raises(InputError, match="'7' belongs to no setting"):
+        train.pairs(["--lr", "1", "7"])
+
+
+def test_help_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        run("train", "--help")
+    out = capsys.readouterr().out
+    for word in (
+        "--batch-size",
+        "--fosc-max",
+        "--weight-decay",
+        "--schedule.milestones",
+        "mnist-fast",
+        "--method yopo",
+    ):
+        assert word in out
+
+
+MISTAKES = {
+    "unknown preset 'cifar11'": ["--preset", "cifar11"],
+    "unknown method 'pgdd'": ["--method", "pgdd"],
+    "unknown data source 'nist'": ["--data", "nist"],
+    "unknown model 'vgg'": ["--model", "vgg"],
+    "did you mean 'epochs'": ["--epoch", "3"],
+    "method 'pgd' has no setting 'tau'": ["--method", "pgd", "--tau", "0.1"],
+    "eps 8 is more than the whole range": ["--eps", "8"],
+    "unknown optimizer 'sdg'": ["--optimizer", "sdg"],
+    "unknown schedule 'cosin'": ["--schedule", "cosin"],
+    "unknown attack 'pgd'": ["--evaluate-with", "pgd"],
+    "epochs must be a number such as 5": ["--epochs", "two"],
+    "not of the form KEY=VALUE": ["--set", "tau"],
+    "`sihg data get mnist`": ["--data", "mnist", "--data-dir", "/nowhere"],
+    "there is no file": ["--data", "npz:/nowhere/x.npz"],
+    "cannot be used here": ["--device", "quantum"],
+    "--threads must be at least 1": ["--threads", "0"],
+}
+
+
+@pytest.mark.parametrize("message", MISTAKES)
+def test_a_mistake_is_one_line_and_leaves_nothing(
+    message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(capsys, "train", "--out", tmp_path / "run", *MISTAKES[message])
+    assert message in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_own_data_with_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x, y = np.random.default_rng(0).random((40, 8, 8), np.float32), np.arange(40) % 4
+    nan, negative = x.copy(), y.copy()
+    nan[3, 2, 2], negative[5] = np.nan, -1
+    for name, arrays, message in (("nan", (nan, y), "row 3 is nan"), ("label", (x, negative), "row 5 is -1")):
+        np.savez(tmp_path / f"{name}.npz", x=arrays[0], y=arrays[1])
+        said = refused(capsys, "train", "--data", f"npz:{tmp_path / name}.npz", "--out", tmp_path / "run")
+        assert message in said
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "nan.npz").read_bytes()[:500])
+    said = refused(capsys, "train", "--data", f"npz:{tmp_path / 'cut.npz'}", "--out", tmp_path / "run")
+    assert "cannot be read as .npz" in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "give --out" in refused(capsys, "train")
+    out = tmp_path / "run"
+    assert run("train", "--out", out, *TINY) == 0
+    capsys.readouterr()
+    assert "already has a run" in refused(capsys, "train", "--out", out, *TINY)
+    with locked(out):
+        assert "is in use by process" in refused(capsys, "train", "--out", out, "--overwrite", *TINY)
+    assert run("train", "--out", out, "--overwrite", "--seed", "3", *TINY) == 0
+    assert tomllib.loads((out / "config.toml").read_text())["seed"] == 3
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("x")
+    capsys.readouterr()
+    assert "not a run folder" in refused(capsys, "train", "--out", tmp_path / "mine", "--overwrite")
+    assert (tmp_path / "mine" / "thesis.tex").exists()
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_full_disk_leaves_nothing(
+    there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    out = tmp_path / "run"
+    if there:
+        out.mkdir()
+    monkeypatch.setattr("sihg.runs.checkpoint._write_durably", full)
+    assert "No space left on device" in refused(capsys, "train", "--out", out, *TINY)
+    assert ([p.name for p in out.iterdir()] == [".lock"]) if there else not out.exists()
+
+
+def test_numbers_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    said = refused(capsys, "train", "--out", out, *TINY, "--lr", "1e30", "--batch-size", "20")
+    kept = said.partition("the last good checkpoint is kept: ")[2]
+    assert (Path(kept) / "manifest.json").is_file()
+    assert Path(kept).parent == out / "checkpoints"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_resume(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    say = train.Telling.__call__
+
+    def interrupting(self: train.Telling, event: str, about: dict[str, Any]) -> None:
+        say(self, event, about)
+        if event == "step" and about["step"] == 1:
+            signal.raise_signal(number)
+
+    monkeypatch.setattr(train.Telling, "__call__", interrupting)
+    out = tmp_path / "run"
+    assert run("train", "--out", out, *TINY) == 130
+    assert f"to go on: sihg resume {out}" in capsys.readouterr().err
+    monkeypatch.setattr(train.Telling, "__call__", say)
+    assert run("resume", out) == 0
+    assert "going on at epoch 1, batch 2" in capsys.readouterr().err

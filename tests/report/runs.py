@@ -1,0 +1,65 @@
+"""Run folders as `sihg train` leaves them, written by hand."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sihg.runs.folder import RunFolder
+from sihg.runs.tables import JsonLines, Table
+
+COLUMNS = (
+    *("epoch", "step", "loss", "accuracy", "natural", "robust", "lr", "passes", "moved", "saturated"),
+    *("seconds", "evaluation_seconds"),
+)
+Row = dict[str, Any]
+
+
+def rows(natural: Sequence[float | None], robust: Sequence[float | None], passes: float = 6.0) -> list[Row]:
+    """The rows of so many epochs."""
+    return [
+        {"epoch": i, "step": 26 * i, "loss": 2.0 / i, "accuracy": 0.5 + 0.01 * i, "natural": n, "robust": r}
+        | {"lr": 0.05, "passes": passes * i, "seconds": 1.25 * i, "evaluation_seconds": 0.1 * i}
+        for i, (n, r) in enumerate(zip(natural, robust, strict=True), 1)
+    ]
+
+
+def write_run(
+    path: Path,
+    done: Sequence[Row] | None = None,
+    *,
+    method: str = "msi-hg",
+    warnings: Sequence[str] = (),
+    environment: dict[str, Any] | None = None,
+    **settings: Any,
+) -> Path:
+    """Write a run folder."""
+    folder = RunFolder.create(path)
+    done = rows([0.7, 0.9, 0.85], [0.1, 0.45, 0.4]) if done is None else done
+    chosen = {"data": "digits", "model": "small-cnn", "eps": 0.25, "norm": "linf", "bounds": [0.0, 1.0], "seed": 0}
+    chosen |= {"epochs": len(done), **settings}
+    folder.write_config({**chosen, "method": {"name": method}, "optimizer": {"name": "sgd", "lr": 0.05}})
+    folder.environment.write_text(json.dumps({"python": "3.11.2"} if environment is None else environment))
+    table, log = Table(folder.metrics, COLUMNS), JsonLines(folder.log)
+    for row in done:
+        table.append(row)
+        log.append({"event": "epoch", **row})
+    for text in warnings:
+        log.append({"event": "warning", "epoch": 1, "text": text})
+    return path
+
+
+def write_evaluation(path: Path, name: str = "last_test", **changes: Any) -> Path:
+    """Write a record as `sihg evaluate` keeps it."""
+    attacks = [
+        {"attack": "natural", "accuracy": 0.96875, "low": 0.9, "high": 0.99, "passes_per_sample": 0.0},
+        {"attack": "pgd-20", "accuracy": 0.4375, "low": 0.4, "high": 0.5, "passes_per_sample": 12.5},
+    ]
+    record = {"checkpoint": "last", "data": "digits", "split": "test", "eps": 0.25, "norm": "linf"}
+    record |= {"bounds": [0.0, 1.0], "rule": "any iterate"}
+    samples = changes.pop("samples", 397)
+    record |= {"attacks": [one | {"samples": samples, "seconds": 0.5} for one in attacks]} | changes
+    (path / "evaluation").mkdir(exist_ok=True)
+    file = path / "evaluation" / f"{name}.json"
+    file.write_text(json.dumps(record), encoding="utf-8")
+    return file

@@ -1,0 +1,119 @@
+"""Batches: who is in them, when they are, and what they draw."""
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from sihg.errors import InputError
+from sihg.robust.data.augment import Augment
+from sihg.robust.data.batches import Batch, batches, epoch_batches, steps_of
+from sihg.robust.data.order import order
+from sihg.robust.data.samples import as_samples
+from sihg.robust.methods import Natural
+from tests.robust.methods.nets import gradients, net, one_batch, samples
+
+
+def test_a_partial_last_batch_is_kept() -> None:
+    x, y = samples(23)
+    seen = list(batches((x, y), size=10, epochs=2, seed=5))
+    assert [len(b.x) for b in seen] == [10, 10, 3] * 2
+    assert [b.size for b in seen] == [10, 10, 3] * 2
+    assert [b.step for b in seen] == list(range(6))
+    assert [b.epoch for b in seen] == [0, 0, 0, 1, 1, 1]
+    assert [b.time for b in seen] == pytest.approx([0, 1 / 3, 2 / 3, 1, 4 / 3, 5 / 3], abs=1e-15)
+    for b in seen:
+        assert torch.equal(b.x, x[b.index])
+        assert torch.equal(b.y, y[b.index])
+        assert b.move is None
+    for epoch in range(2):
+        assert torch.equal(torch.cat([b.index for b in seen if b.epoch == epoch]), order(23, 5, epoch))
+
+
+@pytest.mark.parametrize("size", [1, 7, 23, 50])
+def test_the_order_does_not_depend_on_the_size(size: int) -> None:
+    seen = list(batches(samples(23), size=size))
+    assert len(seen) == steps_of(23, size)
+    assert torch.equal(torch.cat([b.index for b in seen]), order(23, 0, 0))
+
+
+def test_an_epoch_can_be_entered_anywhere() -> None:
+    data = as_samples(samples(23))
+    augment = Augment(crop=1)
+    whole = list(epoch_batches(data, size=5, seed=1, epoch=3, first=0, augment=augment))
+    rest = list(epoch_batches(data, size=5, seed=1, epoch=3, first=2, augment=augment))
+    assert [b.step for b in rest] == [b.step for b in whole[2:]] == [17, 18, 19]
+    for one, other in zip(rest, whole[2:], strict=True):
+        assert torch.equal(one.x, other.x)
+
+
+def test_images_become_floats_and_other_forms_of_data_are_the_same() -> None:
+    x = torch.arange(12, dtype=torch.uint8).view(3, 1, 2, 2) * 20
+    y = torch.tensor([0, 1, 0])
+    (pair,) = batches((x, y), size=3)
+    (own,) = batches(TensorDataset(x, y), size=3)
+    assert pair.x.dtype == torch.float32
+    assert torch.equal(pair.x, x[pair.index].float() / 255)
+    assert torch.equal(own.x, pair.x)
+
+
+def test_draws_differ_by_purpose_epoch_step_part_and_seed_and_repeat() -> None:
+    seen = list(batches(samples(12), size=6, epochs=2)) + list(batches(samples(12), size=6, seed=1))
+    again = list(batches(samples(12), size=6, epochs=2)) + list(batches(samples(12), size=6, seed=1))
+    first, second = ([_draws(b) for b in some] for some in (seen, again))
+    assert first == second
+    flat = [number for some in first for number in some]
+    assert len(set(flat)) == len(flat) == 6 * 4
+
+
+def _draws(batch: Batch) -> list[float]:
+    later = list(batch.parts(3))[1:]
+    generators = [batch.draw("start"), batch.draw("delta"), *(part.draw("start") for part in later)]
+    return [float(torch.rand((), generator=draw, dtype=torch.float64)) for draw in generators]
+
+
+def test_augmented_batches_carry_their_move() -> None:
+    x, y = samples(20)
+    plain = list(batches((x, y), size=8, epochs=2))
+    moved = list(batches((x, y), size=8, epochs=2, augment=Augment(crop=2)))
+    for one, other in zip(plain, moved, strict=True):
+        assert other.move is not None
+        assert torch.equal(one.index, other.index)
+        assert torch.equal(other.move.apply(one.x), other.x)
+    shifts = [(b.move.down * 10 + b.move.right).tolist() for b in moved if b.move is not None]
+    assert shifts[0] != shifts[1]
+    assert shifts[0] != shifts[3]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 12, 20])
+def test_the_gradients_of_parts_add_up(count: int) -> None:
+    whole = net("smooth")
+    batch = one_batch(12)
+    Natural().step(whole, batch, torch.optim.SGD(whole.parameters(), lr=0.0))
+    parts = net("smooth")
+    total = torch.zeros_like(gradients(parts))
+    pieces = list(batch.parts(count))
+    for part in pieces:
+        Natural().step(parts, part, torch.optim.SGD(parts.parameters(), lr=0.0))
+        total += gradients(parts)
+    torch.testing.assert_close(total, gradients(whole), rtol=0, atol=1e-12)
+    sizes = [len(part.x) for part in pieces]
+    assert max(sizes) - min(sizes) <= 1
+    assert torch.equal(torch.cat([part.index for part in pieces]), batch.index)
+
+
+def test_parts_keep_the_moves_of_their_images() -> None:
+    x, y = samples(9)
+    (batch,) = batches((x, y), size=9, augment=Augment(crop=2))
+    for part in batch.parts(4):
+        assert part.move is not None
+        assert torch.equal(part.move.apply(x[part.index]), part.x)
+        assert part.size == 9
+
+
+def test_settings_that_give_no_batch() -> None:
+    with pytest.raises(InputError, match="the batch size must be at least 1, got 0: "):
+        next(batches(samples(3), size=0))
+    with pytest.raises(InputError, match="is empty: give at least one sample"):
+        next(batches(samples(0), size=3))
+    with pytest.raises(InputError, match=r"samples have shape \(6,\): switch it off"):
+        next(batches(samples(3, (6,)), size=3, augment=Augment()))

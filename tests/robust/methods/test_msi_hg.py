@@ -1,0 +1,215 @@
+"""MSI-HG: what it is without its parts, and Algorithm 4 word for word."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from sihg.core.hybrid import HybridGradient
+from sihg.errors import InputError
+from sihg.robust.ball import Ball
+from sihg.robust.data.augment import Augment
+from sihg.robust.data.batches import Batch, batches
+from sihg.robust.memory import PerturbationMemory
+from sihg.robust.methods import MSIHG, PGDAT
+from sihg.robust.optimizers import TrainingOptimizer
+from sihg.robust.passes import gradient
+from sihg.robust.schedules import Constant
+from tests.robust.methods.nets import IMAGE, net, samples, sgd, watched, weights
+
+EPS = 0.25  # a power of two, so that delta / eps and back are exact
+
+
+def fp32(n: int) -> PerturbationMemory:
+    return PerturbationMemory(n, IMAGE, EPS, dtype="fp32")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", ["plain", "bn"])
+@pytest.mark.parametrize(("norm", "trainers"), [("linf", False), ("linf", True), ("l2", True)])
+def test_without_its_parts_it_is_pgd_at(dtype: torch.dtype, kind: str, norm: str, trainers: bool) -> None:
+    """theta = 0, tau = 2 eps, noise eps and an empty memory: the same weights to the bit after 20 steps."""
+    model, twin = net(kind, dtype=dtype), net(kind, dtype=dtype)
+    before = weights(model)
+    memory = PerturbationMemory(80, IMAGE, EPS)
+    ours, theirs = MSIHG(eps=EPS, norm=norm, tau=2 * EPS, noise=EPS, memory=memory), PGDAT(eps=EPS, norm=norm, steps=5)
+    hybrid, plain = HybridGradient(sgd(model), theta=0.0), sgd(twin)
+    whole = TrainingOptimizer(model, hybrid, Constant(0.1))
+    for batch in batches(samples(80, dtype=dtype), size=4):
+        whole.at(batch.time)
+        log = ours.step(model, batch, whole if trainers else hybrid)
+        same = theirs.step(twin, batch, plain)
+        assert log.loss == same.loss
+        assert log.passes == same.passes
+    assert torch.equal(weights(model), weights(twin))
+    assert all(torch.equal(a, b) for a, b in zip(model.buffers(), twin.buffers(), strict=True))
+    assert float((weights(model) - before).abs().max()) > 0.01
+
+
+def test_its_parts_matter() -> None:
+    """Each of theta, tau and the memory changes the weights, so that the equation above says something."""
+    results = []
+    for theta, tau, stored in (
+        (0.0, 2 * EPS, False),
+        (1.0, 2 * EPS, False),
+        (0.0, EPS / 4, False),
+        (0.0, 2 * EPS, True),
+    ):
+        model, memory = net("plain"), fp32(32)
+        if stored:
+            memory.write(torch.arange(32), 0, torch.full((32, *IMAGE), EPS))
+        optimizer = HybridGradient(sgd(model), theta=theta)
+        for batch in list(batches(samples(32), size=8, epochs=2))[4:]:
+            MSIHG(eps=EPS, tau=tau, noise=EPS, memory=memory).step(model, batch, optimizer)
+        results.append(weights(model))
+    for i, one in enumerate(results):
+        assert all(float((one - other).abs().max()) > 1e-4 for other in results[:i])
+
+
+def algorithm_4(model: nn.Module, data: list[Batch], n: int, tau: float, T: int, lr: float) -> list[Tensor]:
+    """The listing, one sample at a time, with momentum 0.9 and theta = 1 by hand."""
+    memory = [torch.zeros(IMAGE) for _ in range(n)]
+    parameters = list(model.parameters())
+    velocity = [torch.zeros_like(p) for p in parameters]
+    previous: list[Tensor] | None = None
+    for batch in data:
+        noise = (2 * torch.rand(batch.x.shape, generator=batch.draw("start"), dtype=batch.x.dtype) - 1) * tau
+        deltas = []
+        for row, i in enumerate(batch.index.tolist()):
+            x, y, old = batch.x[row], batch.y[row : row + 1], memory[i].double()
+            low, high = (-x).clamp(min=-EPS), (1 - x).clamp(max=EPS)  # B_i
+            centre = old.clamp(low, high)  # what float32 has rounded out of B_i
+            low, high = torch.maximum(low, centre - tau), torch.minimum(high, centre + tau)  # S_i
+            delta = (old + noise[row]).clamp(low, high)
+            for _ in range(T):
+                point = (x + delta)[None].requires_grad_()
+                (g,) = torch.autograd.grad(cross_entropy(model(point), y), point)
+                delta = (delta + 2.5 * EPS / T * g[0].sign()).clamp(low, high)
+            memory[i] = delta.float()
+            deltas.append(delta)
+        loss = cross_entropy(model(batch.x + torch.stack(deltas)), batch.y)
+        gradients = list(torch.autograd.grad(loss, parameters))
+        for p, v, g, q in zip(parameters, velocity, gradients, previous or gradients, strict=True):
+            v.mul_(0.9).add_(2 * g - q)
+            p.data.sub_(lr * v)
+        previous = gradients
+    return memory
+
+
+@pytest.mark.parametrize("kind", ["smooth", "plain"])
+def test_two_epochs_are_algorithm_4(kind: str) -> None:
+    model, twin, memory = net(kind), net(kind), fp32(34)
+    data = list(batches(samples(34), size=8, epochs=2))
+    method = MSIHG(eps=EPS, tau=0.1, steps=3, memory=memory)
+    optimizer = HybridGradient(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), theta=1.0)
+    for batch in data:
+        method.step(model, batch, optimizer)
+    expected = algorithm_4(twin, data, 34, tau=0.1, T=3, lr=0.1)
+    torch.testing.assert_close(weights(model), weights(twin), rtol=0, atol=1e-12)
+    torch.testing.assert_close(memory.read(torch.arange(34), 2), torch.stack(expected), rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_the_search_stays_near_what_is_stored(norm: str) -> None:
+    """On the int8 grid, with a memory made in another epoch and a smaller tau."""
+    model, memory = net("plain"), PerturbationMemory(40, IMAGE, EPS)
+    optimizer = sgd(model)
+    for batch in batches(samples(40), size=10, epochs=3):
+        stored = memory.read(batch.index, batch.epoch).double()
+        with watched(model) as points:
+            log = MSIHG(eps=EPS, norm=norm, tau=0.05, memory=memory).step(model, batch, optimizer)
+        old = Ball(EPS, norm).around(batch.x).project_(stored.clone())
+        order = float("inf") if norm == "linf" else 2
+        for point in points.inputs:
+            moved, whole = ((point - batch.x - some).flatten(1) for some in (old, torch.zeros_like(old)))
+            assert float(torch.linalg.vector_norm(moved, ord=order, dim=1).max()) <= 0.05 + 1e-12
+            assert float(torch.linalg.vector_norm(whole, ord=order, dim=1).max()) <= EPS + 1e-12
+        delta = points.inputs[-1] - batch.x
+        assert log.moved == pytest.approx(float((delta - stored).abs().mean()) / EPS, rel=1e-9)
+        sizes = delta.abs() if norm == "linf" else delta.flatten(1).norm(dim=1)
+        assert log.saturated == pytest.approx(float((sizes >= 0.99 * EPS).double().mean()), abs=1e-12)
+        kept = memory.read(batch.index, batch.epoch + 1).double()
+        torch.testing.assert_close(kept, delta, rtol=0, atol=EPS / 254 + 1e-7)
+
+
+@pytest.mark.parametrize(("norm", "step_size"), [("linf", None), ("linf", 0.2), ("l2", None)])
+def test_the_proximal_form_solves_the_implicit_step(norm: str, step_size: float | None) -> None:
+    memory, most = fp32(12), EPS if norm == "linf" else EPS / 8
+    stored = (2 * torch.rand(12, *IMAGE, generator=torch.Generator().manual_seed(1)) - 1) * most
+    memory.write(torch.arange(12), 0, stored)
+    batch = list(batches(samples(12), size=12, epochs=2))[1]
+    model, tau = net("smooth"), 0.8
+    method = MSIHG(eps=EPS, norm=norm, tau=tau, steps=150, step_size=step_size, implicit="proximal", memory=memory)
+    with watched(model) as points:
+        method.step(model, batch, torch.optim.SGD(model.parameters(), lr=0.0))
+    delta, ball = points.inputs[-1] - batch.x, Ball(EPS, norm).around(batch.x)
+    slopes = gradient(model, batch.x + delta, batch.y)
+    implicit = ball.project_(stored[batch.index].double() + tau * slopes)
+    torch.testing.assert_close(delta, implicit, rtol=0, atol=1e-9)
+    explicit = ball.project_(
+        stored[batch.index].double() + tau * gradient(model, batch.x + stored[batch.index], batch.y)
+    )
+    assert float((delta - explicit).abs().max()) > 1e-4  # which is another step
+
+
+def augmented(epochs: int, **settings: Any) -> tuple[list[Batch], nn.Module, PerturbationMemory, MSIHG]:
+    data = list(batches(samples(20, dtype=torch.float32), size=10, epochs=epochs, augment=Augment(crop=2)))
+    memory = fp32(20)
+    return data, net("plain", dtype=torch.float32), memory, MSIHG(eps=EPS, noise=0.0, memory=memory, **settings)
+
+
+@pytest.mark.parametrize("how", ["same", "independent", "none"])
+def test_how_stored_perturbations_move(how: str) -> None:
+    data, model, memory, method = augmented(3, augment_delta=how)
+    own_moves = 0
+    for batch in data:
+        assert batch.move is not None
+        stored = memory.read(batch.index, batch.epoch)
+        with watched(model) as points:
+            method.step(model, batch, sgd(model))
+        move = {"same": batch.move, "independent": batch.move.shuffled(batch.draw("delta")), "none": None}[how]
+        old = stored if move is None else move.apply(stored)
+        start = Ball(EPS).around(batch.x).project_(old.clone())
+        assert torch.equal(points.inputs[0], batch.x + start)
+        delta = points.inputs[-1] - batch.x
+        kept = memory.read(batch.index, batch.epoch + 1)
+        if how == "same":
+            torch.testing.assert_close(kept, batch.move.back(delta, stored), rtol=0, atol=1e-6)
+        else:
+            torch.testing.assert_close(kept, delta, rtol=0, atol=1e-6)
+        own_moves += int(torch.equal(old, batch.move.apply(stored)))
+        assert float(kept.abs().max()) > 0
+    assert own_moves == (6 if how == "same" else 2)  # in the first epoch there is nothing to move
+
+
+def test_a_pixel_that_was_cropped_away_keeps_its_perturbation() -> None:
+    data, model, memory, method = augmented(2)
+    first = torch.where(torch.arange(20).view(20, 1, 1, 1) % 2 == 0, 0.125, -0.0625).expand(20, *IMAGE)
+    memory.write(torch.arange(20), 0, first.contiguous())
+    batch = data[2]
+    assert batch.move is not None
+    method.step(model, batch, sgd(model))
+    seen = batch.move.back(torch.ones_like(batch.x), torch.zeros_like(batch.x)) == 1
+    kept = memory.read(batch.index, 2)
+    assert torch.equal(kept[~seen], first[batch.index][~seen])
+    assert float((kept[seen] != first[batch.index][seen]).double().mean()) > 0.5
+    assert int((~seen).sum()) > 0
+
+
+def test_the_memory_starts_again_every_few_epochs() -> None:
+    """In those epochs as without a memory, also in the first after them from what they wrote."""
+    memory = fp32(10)
+    model = net("plain")
+    for batch in batches(samples(10), size=10, epochs=4):
+        stored = memory.read(batch.index, batch.epoch).double()
+        with watched(model) as points:
+            MSIHG(eps=EPS, noise=0.0, reset=2, memory=memory).step(model, batch, sgd(model))
+        start = torch.zeros_like(stored) if batch.epoch % 2 == 0 else stored
+        torch.testing.assert_close(points.inputs[0], (batch.x + start).clamp(0, 1), rtol=0, atol=1e-7)
+
+
+def test_a_memory_for_a_smaller_ball() -> None:
+    with pytest.raises(InputError, match=r"perturbations up to 0\.25, eps is 0\.3: give both one eps"):
+        MSIHG(eps=0.3, memory=fp32(3))

@@ -1,0 +1,86 @@
+"""Small runs on digits: quick to train, and to compare bit by bit."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sihg.robust import data, models
+from sihg.robust.data.samples import Samples
+from sihg.robust.fit import new_folder, split_off
+from sihg.robust.settings import Settings
+from sihg.robust.trainer import Trainer
+from sihg.runs.folder import RunFolder
+from sihg.runs.tables import read_json_lines, read_table
+from sihg.runs.trees import taken_apart
+
+N = 100  # samples; in batches of 32 an epoch has the steps 32, 32, 32 and 4
+STEPS = 4
+
+
+def digits(n: int = N) -> Samples:
+    return data.load("digits")[0].take(slice(n))
+
+
+def settings(**values: Any) -> Settings:
+    small = {"epochs": 3, "batch_size": 32, "width": 0.25, "method": "msi-hg"}
+    return Settings().with_values({**small, **values})
+
+
+def trainer(
+    chosen: Settings,
+    path: Path | None = None,
+    tell: Callable[[str, dict[str, Any]], object] = lambda _event, _about: None,
+    *,
+    again: bool = False,
+    model: nn.Module | None = None,
+) -> Trainer:
+    """A trainer on digits; `again` opens the folder and starts from other weights, which a checkpoint must replace."""
+    folder = None if path is None else RunFolder.open(path) if again else new_folder(path, chosen)
+    train, held = split_off(digits(), chosen)
+    if model is None:
+        model = models.build(chosen.model, train.shape, 10, width=chosen.width, seed=chosen.seed + again)
+    return Trainer(model, train, chosen, held_out=held, folder=folder, tell=tell)
+
+
+def fingerprint(run: Trainer) -> dict[str, Any]:
+    """Everything that must be the same however often a run was interrupted: tensors as bytes, no seconds."""
+    state, optimizer = taken_apart(run.optimizer.inner.state_dict())
+    tensors = {"weights": run.model.state_dict(), "optimizer": optimizer}
+    tensors["average"] = {} if run.optimizer.average is None else run.optimizer.average.state_dict()
+    tensors["method"] = run.method.state() if hasattr(run.method, "state") else {}
+    here = run.progress
+    tensors["memory"] = {} if run.memory is None else run.memory.state(here.epoch - (here.number == 0))
+    found = {f"{group}.{name}": as_bytes(t) for group, some in tensors.items() for name, t in some.items()}
+    found |= {"optimizer": state, "progress": without_seconds(asdict(here))}
+    return found | ({} if run.folder is None else records(run.folder.path))
+
+
+def records(path: Path) -> dict[str, Any]:
+    """The lines of the table and of the log, and the best weights."""
+    folder = RunFolder(path)
+    best = {p.name: (p / "weights.safetensors").read_bytes() for p in folder.checkpoints.glob("best-*")}
+    rows, log = read_table(folder.metrics), read_json_lines(folder.log)
+    return {"rows": [without_seconds(r) for r in rows], "log": [without_seconds(e) for e in log], "best": best}
+
+
+def without_seconds(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: without_seconds(item) for key, item in value.items() if "seconds" not in key}
+    return value
+
+
+def as_bytes(t: Tensor) -> tuple[str, bytes]:
+    t = t.detach().cpu().contiguous()
+    return f"{t.dtype} {tuple(t.shape)}", t.reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Name what differs, instead of showing bytes."""
+    assert found.keys() == expected.keys()
+    assert [key for key in expected if found[key] != expected[key]] == []
+    json.dumps(expected["progress"])  # and what is not a tensor is plain

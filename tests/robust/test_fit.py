@@ -1,0 +1,168 @@
+"""`fit` and `load`: one line from any data and any model to a trained one, and back from its folder."""
+
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from sihg.errors import InputError
+from sihg.robust import fit as module
+from sihg.robust import models
+from sihg.robust.fit import CheckpointWarning, fit, load, prepare
+from sihg.robust.methods import METHODS
+from sihg.robust.settings import Settings
+from sihg.robust.trainer import Trainer
+from sihg.runs.folder import RunFolder
+from sihg.runs.lock import locked
+from tests.robust.small import digits, settings
+
+QUICK: dict[str, dict[str, Any]] = {
+    **{name: {} for name in METHODS},
+    **{name: {"steps": 2} for name in ("msi-hg", "pgd", "dat", "trades")},
+    "free": {"replays": 2},
+    "yopo": {"outer": 2, "inner": 2},
+}
+
+
+class Pictures(Dataset[tuple[Tensor, int]]):
+    """A data set as people write them."""
+
+    classes = ("even", "odd")
+
+    def __init__(self) -> None:
+        few = digits(40)
+        self.x, self.y = few.floats(), few.y % 2
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        return self.x[i], int(self.y[i])
+
+
+def own_model(outputs: int = 2, inputs: int = 64) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, 8), nn.ReLU(), nn.Linear(8, outputs))
+
+
+def moved(before: dict[str, Tensor], model: nn.Module) -> bool:
+    return any(not torch.equal(before[name], t) for name, t in model.state_dict().items())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_model_of_ones_own_trains_with_every_method(method: str) -> None:
+    model, data = own_model(), Pictures()
+    if method == "yopo":
+        with pytest.raises(
+            InputError, match=r"YOPO needs a model with modules .stem .*Sequential has no stem and body"
+        ):
+            fit(model, data, method=method, eps=0.1, epochs=1)
+        model = nn.Sequential(OrderedDict(stem=nn.Conv2d(1, 2, 3), body=own_model(inputs=72)))
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    trained = fit(model, data, method=method, eps=0.1, epochs=1, batch_size=16, **QUICK[method])
+    assert trained.finished
+    assert trained.model is model  # in place
+    assert moved(before, model)
+    assert len(trained.history) == 1
+
+
+def test_pairs_of_tensors_and_arrays_are_the_same() -> None:
+    few = digits(30)
+    ends = []
+    for data in (few, (few.x, few.y), (few.x.numpy(), few.y.numpy()), (few.floats(), few.y)):
+        model = models.build("small-cnn", few.shape, 10, width=0.25)
+        fit(model, data, method="fgsm", eps=0.1, epochs=1)
+        ends.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    assert all(torch.equal(end, ends[0]) for end in ends[1:])
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_tables_without_bounds(norm: str) -> None:
+    draw = torch.Generator().manual_seed(0)
+    x = 5 * torch.randn(60, 4, generator=draw, dtype=torch.float64)
+    y = (x[:, 0] > 0).long()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2)).double()
+    trained = fit(model, (x, y), eps=0.3, tau=0.1, norm=norm, bounds=None, epochs=20, batch_size=10, steps=2, lr=0.1)
+    assert trained.history[-1]["accuracy"] > 0.85
+    assert trained.warnings == []
+    with pytest.raises(InputError, match=r"outside its bounds \[0, 1\]: scale the data, or pass the bounds it has"):
+        fit(model, (x, y), eps=0.3, epochs=1)
+
+
+def test_settings_reach_the_run(tmp_path: Path) -> None:
+    fit(
+        *(own_model(), Pictures()),
+        method="pgd",
+        eps=0.1,
+        out=tmp_path / "run",
+        epochs=1,
+        steps=3,
+        lr=0.01,
+        optimizer="adamw",
+        ramp=0.5,
+        schedule="cosine",
+        validation=10,
+    )
+    saved = Settings().with_values(RunFolder.open(tmp_path / "run").read_config())
+    assert saved.method == {"name": "pgd", "steps": 3, "ramp": 0.5}
+    assert saved.optimizer == {"name": "adamw", "lr": 0.01}
+    assert (saved.schedule, saved.validation, saved.batch_size) == ({"name": "cosine"}, 10, 40)
+    with pytest.raises(InputError, match="unknown setting 'epoch': did you mean 'epochs'"):
+        fit(own_model(), Pictures(), eps=0.1, epoch=1)
+    with pytest.raises(InputError, match="method 'fgsm' has no setting 'tau', which belongs to msi-hg"):
+        fit(own_model(), Pictures(), method="fgsm", eps=0.1, tau=1)
+
+
+def test_a_folder_is_used_once_at_a_time(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"method": "natural", "eps": 0.1, "epochs": 1}
+    in_use: list[str] = []
+
+    def try_to_lock(event: str, _about: dict[str, Any]) -> None:
+        if event == "epoch":
+            with pytest.raises(InputError, match="is in use by process") as error, locked(tmp_path):
+                pass
+            in_use.append(str(error.value))
+
+    fit(own_model(), Pictures(), out=tmp_path, tell=try_to_lock, **options)
+    assert len(in_use) == 1
+    with pytest.raises(InputError, match="already has a run"):
+        fit(own_model(), Pictures(), out=tmp_path, **options)
+    assert fit(own_model(), Pictures(), out=tmp_path, overwrite=True, **options).finished
+
+
+def test_own_models_are_loaded_into_a_model_of_ones_own(tmp_path: Path) -> None:
+    trained = fit(own_model(), Pictures(), method="natural", eps=0.1, out=tmp_path, epochs=1, ema=0.5)
+    with pytest.raises(InputError, match=r"has trained a Sequential of yours: pass one to fill, model="):
+        load(tmp_path)
+    found = load(tmp_path, model=own_model())
+    assert all(torch.equal(t, trained.model.state_dict()[name]) for name, t in found.state_dict().items())
+    with pytest.raises(
+        InputError, match=r"do not fit this Sequential \(size mismatch.*give the model that was trained"
+    ):
+        load(tmp_path, model=own_model(outputs=3))
+
+
+def test_a_run_given_by_its_settings_alone_comes_back(tmp_path: Path) -> None:
+    chosen = settings(samples=60, epochs=1, steps=1, model="preact-resnet8", width=1 / 8)
+    folder = module.new_folder(tmp_path, chosen)
+    run = prepare(chosen, folder=folder, tell=lambda _event, _about: None)
+    assert isinstance(run, Trainer)
+    assert (len(run.train), run.held_out) == (60, None)
+    trained = run.run()
+    found = load(tmp_path)
+    assert found.state_dict().keys() == trained.model.state_dict().keys()
+    assert all(torch.equal(t, trained.model.state_dict()[name]) for name, t in found.state_dict().items())
+
+
+def test_a_damaged_checkpoint_is_not_skipped_in_silence(tmp_path: Path) -> None:
+    fit(own_model(), Pictures(), method="natural", eps=0.1, out=tmp_path, epochs=2)
+    newest = max((tmp_path / "checkpoints").glob("last-*"))
+    (newest / "weights.safetensors").unlink()
+    with pytest.warns(
+        CheckpointWarning, match=f"skipped damaged checkpoint {newest.name} .*weights.safetensors is missing"
+    ):
+        load(tmp_path, model=own_model())

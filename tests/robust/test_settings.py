@@ -1,0 +1,233 @@
+"""Settings: what people type becomes what a run needs; nothing is lost on the way, nothing unknown is swallowed."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sihg.errors import InputError, UnknownNameError
+from sihg.robust import settings as module
+from sihg.robust.methods import METHODS, build_method, hyperparameters
+from sihg.robust.settings import SHORT, THREAT, Settings, dotted_name, guessed, preset, presets
+from sihg.runs.folder import RunFolder
+
+
+def changed(**values: Any) -> Settings:
+    return Settings().with_values(values)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("eps", "8/255", 8 / 255),
+        ("eps", 1, 1.0),
+        ("epochs", "7", 7),
+        ("epochs", 7.0, 7),
+        ("epochs", "1e1", 10),
+        ("flip", "yes", True),
+        ("flip", "False", False),
+        ("flip", True, True),
+        ("samples", "none", None),
+        ("samples", "100", 100),
+        ("clip", "1/2", 0.5),
+        ("clip", None, None),
+        ("bounds", "none", None),
+        ("bounds", "-1,2.5", (-1.0, 2.5)),
+        ("bounds", [0, 1], (0.0, 1.0)),
+        ("data", Path("digits"), "digits"),
+        ("checkpoint_minutes", "0.5", 0.5),
+    ],
+)
+def test_values_get_the_declared_type(name: str, text: Any, value: Any) -> None:
+    found = getattr(changed(**{name: text}), name)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"epochs": "1.5"}, "epochs must be a whole number, got '1.5'"),
+        ({"epochs": "inf"}, "epochs must be a whole number, got 'inf'"),
+        ({"epochs": float("nan")}, "epochs must be a whole number"),
+        ({"epochs": True}, "epochs must be a number"),
+        ({"epochs": "none"}, "epochs cannot be none: give a value"),
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"eps": "8/0"}, "eps must be a number such as 5, 0.1 or 8/255, got '8/0'"),
+        ({"eps": "true"}, "eps must be a number"),
+        ({"eps": [1]}, r"eps must be a number such as 5, 0.1 or 8/255, got \[1\]"),
+        ({"flip": "maybe"}, "flip must be true or false, got 'maybe'"),
+        ({"bounds": "1"}, "bounds must be two numbers such as 0,1, or none, got '1'"),
+        ({"bounds": 1}, "bounds must be two numbers"),
+        ({"validation": -1}, "validation must be at least 0, got -1"),
+        ({"samples": 0}, "samples must be at least 1, got 0: leave it out for all"),
+        ({"ema": 1}, "ema must be at least 0 and below 1, got 1.0"),
+        ({"clip": 0}, "clip must be > 0, got 0.0"),
+        ({"checkpoint_minutes": "nan"}, "checkpoint_minutes must be at least 0, got nan"),
+        ({"tau": "far"}, "tau must be a number"),
+        ({"method.steps": 1.5}, "steps must be a whole number, got 1.5"),
+        ({"schedule.points": "[[0, 0], [5"}, "is not a list such as"),
+    ],
+)
+def test_values_that_cannot_be_are_named(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Settings().with_values(values)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("epoch", "unknown setting 'epoch': did you mean 'epochs'?"),
+        ("learning_rate", "unknown setting 'learning_rate': `sihg train --help` lists all settings"),
+        ("taus", "unknown setting 'taus': did you mean 'tau'?"),
+        ("optimizer.", "unknown setting 'optimizer.'"),
+        ("data.path", "unknown setting 'data.path'"),
+        ("replays", "method 'msi-hg' has no setting 'replays', which belongs to free: leave it out"),
+        ("method.replays", "method 'msi-hg' has no setting 'replays': it has .*tau"),
+        ("method.eps", "eps belongs to the whole run, not to its method, got method.eps = '1': set eps"),
+    ],
+)
+def test_unknown_names_raise_with_a_hint(name: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Settings().with_values({name: "1"})
+
+
+def test_unknown_methods_list_the_choices() -> None:
+    for values in ({"method": "mis-hg"}, {"method": {"name": "mis-hg"}}, {"method.name": "mis-hg"}):
+        with pytest.raises(UnknownNameError, match=r"unknown method 'mis-hg': choose from natural, .*msi-hg"):
+            Settings().with_values(values)
+    with pytest.raises(InputError, match=r"optimizer has no name, only \{'lr': 0.1\}: add one"):
+        Settings(optimizer={"lr": 0.1})
+
+
+def test_names_as_people_type_them() -> None:
+    assert dotted_name("batch-size", "pgd") == "batch_size"
+    assert dotted_name("weight-decay", "pgd") == "optimizer.weight_decay"
+    assert dotted_name("step-size", "pgd") == "method.step_size"
+    assert dotted_name("schedule.peak", "pgd") == "schedule.peak"
+    assert dotted_name("method.name", "pgd") == "method"
+    assert dotted_name("eps", "pgd") == "eps"
+    assert changed(lr="1/2", tau=0.1).optimizer["lr"] == 0.5
+    assert set(SHORT.values()) == {f"optimizer.{name}" for name in SHORT}
+
+
+def test_none_as_a_text_is_a_choice_where_the_setting_is_a_text() -> None:
+    assert changed(augment_delta="none").method["augment_delta"] == "none"
+    assert "step_size" not in changed(step_size="none").method
+
+
+@pytest.mark.parametrize("first", ["method", "setting"])
+def test_the_order_of_values_makes_no_difference(first: str) -> None:
+    pairs: list[tuple[str, Any]] = [("method", "free"), ("replays", 3), ("optimizer", "adamw"), ("lr", 0.01)]
+    found = Settings().with_values(dict(pairs if first == "method" else pairs[::-1]))
+    assert found.method == {"name": "free", "replays": 3}
+    assert found.optimizer == {"name": "adamw", "lr": 0.01}
+    wrong = {"method.tau": 0.1, "method": "pgd"}
+    with pytest.raises(InputError, match="method 'pgd' has no setting 'tau'"):
+        Settings().with_values(wrong if first == "method" else dict(reversed(wrong.items())))
+
+
+def test_another_method_keeps_what_it_has_too() -> None:
+    before = changed(
+        tau=0.1, steps=7, ramp=2, epochs=9, lr=0.3, weight_decay=0.01, schedule={"name": "cosine", "warmup": 1}
+    )
+    after = before.with_values({"method": "pgd"})
+    assert after.method == {"name": "pgd", "steps": 7, "ramp": 2.0}
+    assert (after.epochs, after.optimizer, after.schedule) == (9, before.optimizer, before.schedule)
+    assert before.with_values({"method": "msi-hg"}) == before
+    other = before.with_values({"optimizer": "adam", "schedule": "constant"})
+    assert other.optimizer == {"name": "adam", "weight_decay": 0.01}  # an lr of SGD is none of Adam
+    assert other.schedule == {"name": "constant"}
+    assert other.method == before.method
+
+
+def test_tables_with_a_name_are_whole_sections_without_one_changes() -> None:
+    assert changed(optimizer={"lr": 0.2}).optimizer == {"name": "sgd", "lr": 0.2, "momentum": 0.9}
+    assert changed(optimizer={"name": "sgd", "lr": 0.2}).optimizer == {"name": "sgd", "lr": 0.2}
+    assert changed(tau=0.1).with_values({"method": {"steps": 2}}).method == {"name": "msi-hg", "tau": 0.1, "steps": 2}
+    assert changed(tau=0.1).with_values({"method": {"name": "pgd"}}).method == {"name": "pgd"}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"eps": 8 / 255, "bounds": None, "samples": 100, "clip": 0.1, "flip": True, "ema": 0.998},
+        {"bounds": (-0.1, 1.3), "tau": 0.1, "step_size": None, "noise": 0.0, "augment_delta": "none"},
+        {"method": "dat", "weighted": True, "fosc": "published", "optimizer": "adamw", "optimizer.betas": (0.8, 0.99)},
+        {"optimizer": {"name": "sgd", "lr": 0.1}, "schedule": "cyclic", "schedule.points": "[[0, 0], [5, 1/10]]"},
+        {"optimizer": "adamw", "schedule": {"name": "piecewise", "milestones": [3, 4.5]}},
+        {"method": "natural", "data": 'folder:a "b" \\ c'},
+    ],
+)
+def test_the_saved_config_gives_equal_settings(tmp_path: Path, values: dict[str, Any]) -> None:
+    if "schedule.points" in values:
+        values = {**values, "schedule.points": [[0, 0], [5, 0.1]]}
+    before = Settings().with_values(values)
+    folder = RunFolder(tmp_path)
+    folder.write_config(before.as_dict())
+    assert Settings().with_values(folder.read_config()) == before
+
+
+def test_texts_that_look_like_something() -> None:
+    texts = ["3", "-0.5", "1/3", "true", "[[0, 1], [2, 3]]", "sgd", "1/0", ("1", 2)]
+    assert [guessed(t) for t in texts] == [3, -0.5, 1 / 3, True, [[0, 1], [2, 3]], "sgd", "1/0", [1, 2]]
+
+
+def test_every_setting_has_a_help_text() -> None:
+    assert [f.name for f in fields(Settings) if not f.metadata["help"]] == []
+    assert set(THREAT) <= {f.name for f in fields(Settings)}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_can_be_built_from_settings(method: str) -> None:
+    chosen = changed(method=method, eps=0.1, norm="l2", bounds=None, epochs=10)
+    built = build_method(method, **chosen.method_arguments())
+    if method != "natural":
+        assert (built.eps, built.norm, built.bounds) == (0.1, "l2", None)
+    if method == "dat":
+        assert built.control_epochs == 8
+        assert build_method("dat", **changed(method="dat", control_epochs=3).method_arguments()).control_epochs == 3
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_preset_has_every_method(method: str) -> None:
+    if not (names := presets()):
+        pytest.skip("no presets yet")
+    for name in names:
+        chosen = preset(name, method)
+        assert chosen.method["name"] == method
+        assert 0 < chosen.eps < 1
+        assert Settings().with_values(chosen.as_dict()) == chosen
+        build_method(method, **chosen.method_arguments())
+        if chosen.optimizer["name"] == "sgd":
+            assert chosen.optimizer["momentum"] > 0
+
+
+def test_presets_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = {
+        "about": "a test",
+        "eps": "8/255",
+        "method": {"name": "msi-hg", "tau": 0.1, "steps": 4},
+        "optimizer": {"lr": 0.5},
+        "methods": {"pgd": {"epochs": 3, "method": {"ramp": 2}, "optimizer": {"nesterov": True}}},
+    }
+    monkeypatch.setattr(module, "presets", lambda: {"one": made})
+    assert preset("one").method == {"name": "msi-hg", "tau": 0.1, "steps": 4}
+    assert preset("one").eps == 8 / 255
+    pgd = preset("one", "pgd")
+    assert pgd.method == {"name": "pgd", "steps": 4, "ramp": 2.0}
+    assert pgd.optimizer == {"name": "sgd", "lr": 0.5, "momentum": 0.9, "nesterov": True}
+    assert pgd.epochs == 3
+    with pytest.raises(UnknownNameError, match="unknown preset 'two': choose from one"):
+        preset("two")
+    with pytest.raises(UnknownNameError, match="unknown method 'sgd'"):
+        preset("one", "sgd")
+    assert "about" in made  # what was read is left as it was
+
+
+def test_hyperparameters_are_no_settings_of_the_run() -> None:
+    own = {f.name for f in fields(Settings)}
+    clash = {(m, name) for m in METHODS for name in hyperparameters(m) if name in own and name not in THREAT}
+    assert clash == set()
