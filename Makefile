@@ -21,8 +21,12 @@ $(PEERS): $(ENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt torchattacks rai-toolbox
 	touch $@
 
+METHODS := natural pgd msi-hg
+
 demo: env
-	$(BIN)/sihg solve global-forsaken --method ssi-hg,extragradient,optimistic,mgda,gda --iterations 1000 --out runs/demo --overwrite
+	for method in $(METHODS); do $(BIN)/sihg train --data digits --method $$method --out runs/demo/$$method --overwrite || exit; done
+	$(BIN)/sihg evaluate $(METHODS:%=runs/demo/%) --attacks natural,pgd-20,pgd-50-10
+	$(BIN)/sihg report runs/demo
 
 test: env
 	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term

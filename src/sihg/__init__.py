@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from sihg.robust.attacks import PGD as PGD
     from sihg.robust.data.batches import batches as batches
     from sihg.robust.fit import fit as fit
-    from sihg.robust.fit import load as load
     from sihg.robust.memory import PerturbationMemory as PerturbationMemory
     from sihg.robust.methods import DAT as DAT
     from sihg.robust.methods import FGSMAT as FGSMAT
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from sihg.robust.methods import FastAT as FastAT
     from sihg.robust.methods import FreeAT as FreeAT
     from sihg.robust.methods import Natural as Natural
+    from sihg.robust.weights import load as load
 
 __version__ = "0.1.0"
 
@@ -40,7 +40,7 @@ _HOMES = {
     "PerturbationMemory": "sihg.robust.memory",
     "batches": "sihg.robust.data.batches",
     "fit": "sihg.robust.fit",
-    "load": "sihg.robust.fit",
+    "load": "sihg.robust.weights",
     **dict.fromkeys(_METHODS, "sihg.robust.methods"),
 }
 __all__ = sorted([*_HOMES, "__version__"])

@@ -16,6 +16,10 @@ class UnknownNameError(InputError):
         super().__init__(f"unknown {kind} {name!r}: choose from {', '.join(choices)}")
 
 
+class NotFiniteError(InputError):
+    """A number that is none, nan or inf, where training or an attack needs one."""
+
+
 class StepSizeError(InputError):
     """A step size for which a step of the method is not well defined."""
 

@@ -14,8 +14,8 @@ from sihg.cli.main import main
 from sihg.robust import data
 from sihg.robust.ball import Ball
 from sihg.robust.evaluate import evaluate
-from sihg.robust.fit import load
 from sihg.robust.records import Z95, wilson
+from sihg.robust.weights import load
 
 TINY = ("--epochs", "1", "--samples", "200", "--validation", "20", "--steps", "2", "--width", "1/4")
 

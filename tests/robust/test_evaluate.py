@@ -137,6 +137,6 @@ def test_wrong_inputs_are_named() -> None:
 
 def test_logits_that_are_no_numbers_are_an_error() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    nn.init.constant_(model[1].bias, float("nan"))
+    nn.init.constant_(model.get_parameter("1.bias"), float("nan"))
     with pytest.raises(InputError, match="logits that are not finite"):
         evaluate(model, digits(5), ["natural"], Ball(0.1))

@@ -12,10 +12,11 @@ from torch.utils.data import Dataset
 from sihg.errors import InputError
 from sihg.robust import fit as module
 from sihg.robust import models
-from sihg.robust.fit import CheckpointWarning, fit, load, prepare
+from sihg.robust.fit import fit, prepare
 from sihg.robust.methods import METHODS
 from sihg.robust.settings import Settings
 from sihg.robust.trainer import Trainer
+from sihg.robust.weights import CheckpointWarning, load
 from sihg.runs.folder import RunFolder
 from sihg.runs.lock import locked
 from tests.robust.small import digits, settings
@@ -163,6 +164,6 @@ def test_a_damaged_checkpoint_is_not_skipped_in_silence(tmp_path: Path) -> None:
     newest = max((tmp_path / "checkpoints").glob("last-*"))
     (newest / "weights.safetensors").unlink()
     with pytest.warns(
-        CheckpointWarning, match=f"skipped damaged checkpoint {newest.name} .*weights.safetensors is missing"
+        CheckpointWarning, match=f"skipped damaged checkpoint {newest.name}: weights.safetensors is missing"
     ):
         load(tmp_path, model=own_model())

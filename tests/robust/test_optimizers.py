@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from sihg.core.hybrid import HybridGradient
-from sihg.errors import InputError, UnknownNameError
-from sihg.robust.optimizers import NotFiniteError, TrainingOptimizer, build_optimizer
+from sihg.errors import InputError, NotFiniteError, UnknownNameError
+from sihg.robust.optimizers import TrainingOptimizer, build_optimizer
 from sihg.robust.schedules import Constant, Cyclic
 
 
@@ -55,7 +55,7 @@ def test_the_schedule_the_hybrid_gradient_and_the_average_by_hand() -> None:
     assert model.w.tolist() == [-3.5, -2.0]
     assert optimizer.average is not None
     assert optimizer.evaluated is optimizer.average.module
-    assert optimizer.evaluated.w.tolist() == [0.75 * -0.5 + 0.25 * -3.5, 0.25 * -2.0]
+    assert optimizer.evaluated.get_parameter("w").tolist() == [0.75 * -0.5 + 0.25 * -3.5, 0.25 * -2.0]
 
 
 def test_without_an_average_the_model_itself_is_evaluated() -> None:

@@ -24,7 +24,7 @@ def needs(name: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(not (FOLDER / name).is_dir(), reason=f"SIHG_DATA names no folder with {name}")
 
 
-class Interrupted(Exception):
+class KilledError(Exception):
     """Stands for a kill: the process goes at once."""
 
 
@@ -34,11 +34,11 @@ def trained_with_an_interruption(settings: Settings, folder: Path, at: int) -> T
 
     def stop(event: str, about: dict[str, Any]) -> None:
         if event == "step" and about["step"] == at:
-            raise Interrupted
+            raise KilledError
 
-    with pytest.raises(Interrupted):
+    with pytest.raises(KilledError):
         prepare(settings, data_dir=FOLDER, folder=run, tell=stop).run()
-    again = prepare(settings, data_dir=FOLDER, folder=run, tell=lambda event, about: None)
+    again = prepare(settings, data_dir=FOLDER, folder=run, tell=lambda *_: None)
     assert again.resume() == []
     assert again.progress.epoch > 0
     return again.run()

@@ -16,6 +16,7 @@ from sihg.errors import InputError
 from sihg.robust import trainer as trainer_module
 from sihg.robust.settings import Settings
 from sihg.robust.trainer import Trainer
+from sihg.runs.checkpoint import write_checkpoint
 from tests.robust.small import STEPS, assert_same, fingerprint, settings, trainer
 
 BN = {"model": "preact-resnet8", "width": 1 / 8}
@@ -176,10 +177,9 @@ def test_a_kill_between_the_best_and_the_last_checkpoint(tmp_path: Path, monkeyp
     chosen = settings(steps=2, validation=20, evaluate_with="pgd-2")
     whole = trainer(chosen, tmp_path / "whole")
     whole.run()
-    write = trainer_module.write_checkpoint
 
     def kill_after_best(folder: Path, name: str, *rest: Any, **options: Any) -> Path:
-        made = write(folder, name, *rest, **options)
+        made = write_checkpoint(folder, name, *rest, **options)
         if name.startswith("best-"):
             raise KilledError
         return made

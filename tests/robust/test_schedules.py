@@ -101,3 +101,11 @@ def test_wrong_settings_are_named(make: Callable[[], object], message: str) -> N
 def test_an_unknown_name_is_an_unknown_name_error() -> None:
     with pytest.raises(UnknownNameError):
         build("", 0.1, 10)
+
+
+def test_a_schedule_written_for_more_epochs_is_compressed() -> None:
+    short, long = build("triangular", 0.2, 3, peak=5, over=15), build("triangular", 0.2, 15, peak=5)
+    assert [short(t / 5) for t in range(16)] == pytest.approx([long(t) for t in range(16)])
+    assert build("triangular", 0.2, 15, peak=5, over=15)(7.3) == long(7.3)
+    with pytest.raises(InputError, match="over must be a number of epochs > 0, got 0"):
+        build("constant", 0.1, 3, over=0)

@@ -18,7 +18,7 @@ def row(epoch: int = 2, **values: float) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("bad", "most", "words"),
     [
-        ({}, 0.999, "99.9% of the predictions of epoch 2 were one class: start with a smaller ball"),
+        ({}, 0.999, "99.9% of a batch's predictions in epoch 2 were one class: start with a smaller ball"),
         (
             {"robust": 0.39},
             0.2,
@@ -60,9 +60,9 @@ def test_a_first_epoch_may_stand_still() -> None:
 
 def constant_model() -> nn.Module:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    nn.init.zeros_(model[1].weight)
+    nn.init.zeros_(model.get_parameter("1.weight"))
     with torch.no_grad():
-        model[1].bias.copy_(torch.eye(10)[3] * 50)
+        model.get_parameter("1.bias").copy_(torch.eye(10)[3] * 50)
     return model
 
 
@@ -72,7 +72,7 @@ def test_a_constant_prediction_is_seen_in_training() -> None:
     tell = lambda event, about: heard.append(about["text"]) if event == "warning" else None  # noqa: E731
     trained = trainer(chosen, tell=tell, model=constant_model()).run()
     assert len(trained.warnings) == 1
-    assert "100.0% of the predictions of epoch 1 were one class" in trained.warnings[0]
+    assert "100.0% of a batch's predictions in epoch 1 were one class" in trained.warnings[0]
     assert heard == trained.warnings
 
 
@@ -92,3 +92,7 @@ def test_a_healthy_run_gives_none() -> None:
     trained = trainer(chosen).run()
     assert trained.history[-1]["accuracy"] > 0.5
     assert trained.warnings == []
+
+
+def test_data_of_nearly_one_class_is_no_constant_prediction() -> None:
+    assert Watch().look(row(1, accuracy=0.99), 0.99) == []

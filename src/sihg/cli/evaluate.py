@@ -12,11 +12,13 @@ from sihg.cli.train import add_common, showing_warnings, threads
 from sihg.errors import InputError
 
 if TYPE_CHECKING:
-    from sihg.robust.records import Question, Weights
+    from sihg.robust.records import Question
+    from sihg.robust.weights import Weights
 
 EPILOG = """examples:
   sihg evaluate runs/first
   sihg evaluate runs/first --attacks natural,pgd-20,pgd-50-10 --samples 200 --checkpoint best
+  sihg evaluate runs/pgd runs/msi-hg --attacks natural,pgd-20
   sihg evaluate runs/first --eps 0.1 --last-iterate --json
   sihg evaluate weights.safetensors --model preact-resnet18 --data cifar10 --eps 8/255
 
@@ -36,7 +38,13 @@ def add_parser(commands: Any) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("path", type=Path, metavar="RUN|FILE", help="a run, one of its checkpoints, or a weights file")
+    parser.add_argument(
+        "paths",
+        type=Path,
+        nargs="+",
+        metavar="RUN|FILE",
+        help="a run, one of its checkpoints, or a weights file; several",
+    )
     parser.add_argument("--attacks", default="natural,pgd-20", metavar="A,B", help="by comma (default: %(default)s)")
     parser.add_argument("--samples", type=whole, metavar="N", help="so many, drawn by class (default: all)")
     parser.add_argument("--split", default="test", metavar="S", help="test or train (default: test)")
@@ -63,43 +71,51 @@ def run(args: argparse.Namespace) -> int:
     if not attacks:
         raise InputError("--attacks names none: such as --attacks natural,pgd-20")
     question = Question(attacks, args.split, args.samples, args.seed, args.last_iterate)
+    several = len(args.paths) > 1
     with showing_warnings(), threads(args.threads), ExitStack() as bars:
 
         def progress(name: str, total: int) -> Any:
             from sihg.cli.progress import Bar
 
             bars.close()  # that of the attack before
-            bar = bars.enter_context(Bar(name, total))
-            return lambda done: bar.update(done, "counted in samples")
+            bar = bars.enter_context(Bar(f"{weights.source_name}: {name}" if several else name, total, "samples"))
+            return lambda done: bar.update(done, "")
 
-        weights = _weights(args)
-        record, outcomes, samples = ask(weights, question, data_dir=args.data_dir, progress=progress)
-    print(json.dumps(record, indent=1, allow_nan=False) if args.json else _table(record))
-    if weights.folder is not None:
-        path = write_record(weights.folder, _name(args, weights, question), record, outcomes, samples.y)
+        records, kept = {}, []
+        for weights in [_weights(args, path) for path in args.paths]:
+            record, outcomes, samples = ask(weights, question, data_dir=args.data_dir, progress=progress)
+            records[weights.source_name] = record
+            if weights.folder is not None:
+                name = _name(args, weights, question)
+                kept.append(write_record(weights.folder, name, record, outcomes, samples.y))
+    if args.json:
+        print(json.dumps(list(records.values()) if several else record, indent=1, allow_nan=False))
+    else:
+        print(_side_by_side(records) if several else _table(record))
+    for path in kept:
         print(f"record: {path}", file=sys.stderr)
     return 0
 
 
-def _weights(args: argparse.Namespace) -> "Weights":
+def _weights(args: argparse.Namespace, path: Path) -> "Weights":
     from dataclasses import replace
 
-    from sihg.robust.records import SUFFIXES, of_file, of_run
     from sihg.robust.settings import Settings
+    from sihg.robust.weights import SUFFIXES, of_file, of_run
 
     given = {name: getattr(args, name) for name in OF_SETTINGS if getattr(args, name) is not None}
-    if not args.path.exists():
-        raise InputError(f"{args.path} does not exist: give the folder of a run, or a file of weights")
-    if args.path.is_dir():
-        weights = of_run(args.path, args.checkpoint or "last")
+    if not path.exists():
+        raise InputError(f"{path} does not exist: give the folder of a run, or a file of weights")
+    if path.is_dir():
+        weights = of_run(path, args.checkpoint or "last")
         return replace(weights, settings=weights.settings.with_values(given))
-    if args.path.suffix not in SUFFIXES:
-        raise InputError(f"{args.path} is neither a run folder nor one of {', '.join(SUFFIXES)}: give one of these")
+    if path.suffix not in SUFFIXES:
+        raise InputError(f"{path} is neither a run folder nor one of {', '.join(SUFFIXES)}: give one of these")
     if args.checkpoint:
-        raise InputError(f"--checkpoint {args.checkpoint} is for runs, {args.path} is a file: leave it out")
+        raise InputError(f"--checkpoint {args.checkpoint} is for runs, {path} is a file: leave it out")
     if missing := [f"--{name}" for name in ("model", "data", "eps") if name not in given]:
-        raise InputError(f"{args.path} does not say how it was trained: add {', '.join(missing)}")
-    return of_file(args.path, Settings().with_values(given))
+        raise InputError(f"{path} does not say how it was trained: add {', '.join(missing)}")
+    return of_file(path, Settings().with_values(given))
 
 
 def _name(args: argparse.Namespace, weights: "Weights", question: "Question") -> str:
@@ -113,18 +129,47 @@ def _name(args: argparse.Namespace, weights: "Weights", question: "Question") ->
 
 
 def _table(record: dict[str, Any]) -> str:
+    """One model: a row an attack."""
+    rows = []
+    for row in record["attacks"]:
+        interval = f"{100 * row['low']:.2f} - {100 * row['high']:.2f}"
+        passes, seconds = f"{row['passes_per_sample']:.1f}", f"{row['seconds']:.1f}"
+        rows.append([row["attack"], f"{100 * row['accuracy']:.2f}", interval, str(row["samples"]), passes, seconds])
+    headings = ["attack", "accuracy %", "95 % interval", "samples", "passes a sample", "seconds"]
+    return _drawn(f"{record['checkpoint']} on {_about(record)}", headings, rows)
+
+
+def _side_by_side(records: dict[str, dict[str, Any]]) -> str:
+    """Several models: a row each, a column an attack."""
+    some = next(iter(records.values()))
+    common = {_about(record) for record in records.values()}
+    headings = ["model", *(f"{row['attack']} %" for row in some["attacks"]), "seconds"]
+    rows = [
+        [
+            name if len(common) == 1 else f"{name} ({_about(record)})",
+            *(f"{100 * row['accuracy']:.2f}" for row in record["attacks"]),
+            f"{sum(row['seconds'] for row in record['attacks']):.1f}",
+        ]
+        for name, record in records.items()
+    ]
+    about = f"{some['samples']} samples of {_about(some)}" if len(common) == 1 else "accuracies"
+    return _drawn(about, headings, rows)
+
+
+def _about(record: dict[str, Any]) -> str:
+    return f"{record['data']} ({record['split']}): {_ball(record)}; broken: {record['rule']}"
+
+
+def _drawn(about: str, headings: list[str], rows: list[list[str]]) -> str:
     from rich.console import Console
     from rich.table import Table
 
     console = Console() if Console().is_terminal else Console(width=140)
-    about = f"{record['checkpoint']} on {record['data']} ({record['split']}): {_ball(record)}; broken: {record['rule']}"
     table = Table()
-    for heading in ("attack", "accuracy %", "95 % interval", "samples", "passes a sample", "seconds"):
-        table.add_column(heading, justify="left" if heading == "attack" else "right")
-    for row in record["attacks"]:
-        interval = f"{100 * row['low']:.2f} - {100 * row['high']:.2f}"
-        passes, seconds = f"{row['passes_per_sample']:.1f}", f"{row['seconds']:.1f}"
-        table.add_row(row["attack"], f"{100 * row['accuracy']:.2f}", interval, str(row["samples"]), passes, seconds)
+    for i, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if i else "left")
+    for row in rows:
+        table.add_row(*row)
     with console.capture() as capture:
         console.print(about, highlight=False, markup=False)
         console.print(table, markup=False)

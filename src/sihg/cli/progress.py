@@ -13,8 +13,8 @@ SECONDS_BETWEEN_LINES = 10.0
 class Bar:
     """One task's progress; `update` may be called as often as you like."""
 
-    def __init__(self, name: str, total: int) -> None:
-        self.name, self.total = name, total
+    def __init__(self, name: str, total: int, unit: str = "iterations") -> None:
+        self.name, self.total, self.unit = name, total, unit
         console = Console(stderr=True)
         self._rich = None
         if console.is_terminal:
@@ -35,7 +35,7 @@ class Bar:
             self._rich.update(self._task, completed=done, note=note)
         elif time.monotonic() >= self._next:
             self._next = time.monotonic() + SECONDS_BETWEEN_LINES
-            print(f"{self.name}: {done} of {self.total} iterations, {note}", file=sys.stderr, flush=True)
+            print(f"{self.name}: {done} of {self.total} {self.unit}, {note}", file=sys.stderr, flush=True)
 
     def __enter__(self) -> "Bar":
         if self._rich is not None:

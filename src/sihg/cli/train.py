@@ -231,7 +231,7 @@ def _last_checkpoints(folder: "RunFolder") -> list[Path]:
 @contextmanager
 def last_good(folder: "RunFolder") -> Iterator[None]:
     """Tell, with training that has left the numbers, where it was still well."""
-    from sihg.robust.optimizers import NotFiniteError
+    from sihg.errors import NotFiniteError
 
     try:
         yield
@@ -262,7 +262,7 @@ def threads(count: int | None) -> Iterator[None]:
 def showing_warnings() -> Iterator[None]:
     """Print our warnings as one line each."""
     from sihg.robust.data import DataWarning
-    from sihg.robust.fit import CheckpointWarning
+    from sihg.robust.weights import CheckpointWarning
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", DataWarning)
@@ -290,7 +290,7 @@ class Telling:
             if self._bar is None:
                 from sihg.cli.progress import Bar
 
-                self._bar = self._stack.enter_context(Bar("training", about["steps"]))
+                self._bar = self._stack.enter_context(Bar("training", about["steps"], "steps"))
             self._bar.update(about["step"], f"loss {about['row']['loss']:.3f}")
         elif event == "epoch":
             print(_epoch_line(about), file=sys.stderr, flush=True)

@@ -1,27 +1,21 @@
 """From settings to a trained model and back: the one-line forms."""
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from sihg.errors import InputError, UnknownNameError
+from sihg.errors import InputError
 from sihg.robust import data as sources
 from sihg.robust import models
 from sihg.robust.data.samples import Samples, as_samples, held_out
 from sihg.robust.settings import Settings
-from sihg.robust.trainer import Trained, Trainer, load_weights
-from sihg.runs.checkpoint import Checkpoint, newest_checkpoint
+from sihg.robust.trainer import Trained, Trainer
 from sihg.runs.folder import RunFolder
 from sihg.runs.lock import locked
 
 Tell = Callable[[str, dict[str, Any]], object]
-
-
-class CheckpointWarning(UserWarning):
-    """A damaged checkpoint was skipped for an older one."""
 
 
 def fit(
@@ -86,35 +80,3 @@ def new_folder(path: str | Path, settings: Settings, *, overwrite: bool = False)
     folder.write_config(settings.as_dict())
     folder.write_environment({})
     return folder
-
-
-def load(run: str | Path, *, checkpoint: str = "last", model: nn.Module | None = None) -> nn.Module:
-    """The trained model of a run, in evaluation mode: its `last` or `best` weights, averaged where the run averages.
-
-    A run of `fit` does not know how to make your model: pass one to be filled.
-    """
-    folder = RunFolder.open(run)
-    if checkpoint not in ("last", "best"):
-        raise UnknownNameError("checkpoint", checkpoint, ["last", "best"])
-    if checkpoint == "best" and not any(folder.checkpoints.glob("best-*")):
-        raise InputError(f"{run} has no best checkpoint, since none was chosen: set validation, or load the last one")
-    found, skipped = newest_checkpoint(folder.checkpoints, checkpoint)
-    for one in skipped:
-        warnings.warn(f"skipped damaged checkpoint {one.name} of {run}: {one.reason}", CheckpointWarning, stacklevel=2)
-    average = found.tensors.get("average")
-    model = model or _built(folder, found)
-    load_weights(model, found.tensors["weights"] if average is None else _inside(average), found.path)
-    return model.eval()
-
-
-def _built(folder: RunFolder, found: Checkpoint) -> nn.Module:
-    """The model of a run, if it is one that can be made by name."""
-    settings, about = Settings().with_values(folder.read_config()), found.state["data"]
-    if ":" not in settings.model and settings.model not in models.MODELS:
-        raise InputError(f"{folder.path} has trained a {settings.model} of yours: pass one to fill, model=...")
-    return models.build(settings.model, tuple(about["shape"]), len(about["classes"]), width=settings.width)
-
-
-def _inside(average: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The weights that an average holds, under the names of the model."""
-    return {name.removeprefix("module."): value for name, value in average.items() if name.startswith("module.")}

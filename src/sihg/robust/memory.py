@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sihg.errors import InputError, UnknownNameError
+from sihg.errors import InputError, NotFiniteError, UnknownNameError
 from sihg.runs.files import write_text
 
 Rows = NDArray[np.uint8]  # one row a sample: its values, padded to four bytes, then the tag
@@ -315,7 +315,7 @@ def _refuse_values(delta: NDArray[np.float32], where: Index, limit: float) -> No
     finite = np.isfinite(delta).all(axis=1)
     if not finite.all():
         i = int(where[~finite][0])
-        raise InputError(
+        raise NotFiniteError(
             f"not finite: sample {i} has nan or inf in its perturbation, none is kept: lower the step size"
         )
     size = np.abs(delta).max(axis=1)

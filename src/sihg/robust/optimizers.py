@@ -9,12 +9,8 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from sihg.core.hybrid import HybridGradient
-from sihg.errors import InputError, SihgError, UnknownNameError
+from sihg.errors import InputError, NotFiniteError, UnknownNameError
 from sihg.robust.schedules import Schedule
-
-
-class NotFiniteError(SihgError):
-    """Training has left the numbers; nothing was updated with what is not one."""
 
 
 class TrainingOptimizer:

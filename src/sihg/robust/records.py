@@ -2,8 +2,6 @@
 
 import json
 import math
-import pickle
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,39 +9,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from sihg.errors import InputError, UnknownNameError
 from sihg.robust import data as sources
-from sihg.robust import models
 from sihg.robust.ball import Ball
 from sihg.robust.data.samples import Samples, held_out
 from sihg.robust.evaluate import Outcome, Progress, check_model, evaluate, parse_attack
-from sihg.robust.fit import CheckpointWarning
-from sihg.robust.settings import Settings
-from sihg.robust.trainer import load_weights
-from sihg.runs.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
+from sihg.robust.weights import Weights, load_weights
 from sihg.runs.environment import environment
 from sihg.runs.files import write_text, write_whole
 from sihg.runs.folder import RunFolder
 
 Z95 = 1.959963984540054  # the normal distribution's 97.5 % point
-SUFFIXES = (".safetensors", ".pt", ".pth")
-
-
-@dataclass(frozen=True)
-class Weights:
-    """Trained weights, where they come from, and the shape and number of classes they are for, if that is known."""
-
-    tensors: dict[str, Tensor]
-    source: Path
-    settings: Settings
-    folder: RunFolder | None = None
-    label: str = "weights"  # last, best, or the name of a checkpoint or a file
-    shape: tuple[int, ...] | None = None
-    classes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -63,52 +41,6 @@ def wilson(hits: int, n: int) -> tuple[float, float]:
     centre = (share + z2 / (2 * n)) / (1 + z2 / n)
     half = Z95 / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
     return max(0.0, centre - half), min(1.0, centre + half)
-
-
-def of_run(path: Path, checkpoint: str = "last") -> Weights:
-    """The weights of a run, given by its folder or by that of one of its checkpoints."""
-    inside = (path / "manifest.json").is_file()
-    folder = RunFolder.open(path.resolve().parents[1] if inside else path)
-    found = read_checkpoint(path) if inside else _newest(folder, checkpoint)
-    try:
-        settings = Settings().with_values(folder.read_config())
-    except InputError as error:
-        raise InputError(f"{folder.config}: {error}") from error
-    average, about = found.tensors.get("average"), found.state["data"]
-    tensors = found.tensors["weights"] if average is None else _averaged(average)
-    label = path.resolve().name if inside else checkpoint
-    return Weights(tensors, found.path, settings, folder, label, tuple(about["shape"]), len(about["classes"]))
-
-
-def _newest(folder: RunFolder, checkpoint: str) -> Checkpoint:
-    if checkpoint not in ("last", "best"):
-        raise UnknownNameError("checkpoint", checkpoint, ["last", "best"])
-    if checkpoint == "best" and not any(folder.checkpoints.glob("best-*")):
-        raise InputError(f"{folder.path} has no best checkpoint (validation = 0, or no epoch is done): take last")
-    found, skipped = newest_checkpoint(folder.checkpoints, checkpoint)
-    for one in skipped:
-        warnings.warn(f"skipped damaged checkpoint {one.name}: {one.reason}", CheckpointWarning, stacklevel=3)
-    return found
-
-
-def _averaged(average: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix("module."): value for name, value in average.items() if name.startswith("module.")}
-
-
-def of_file(path: Path, settings: Settings) -> Weights:
-    """The weights in a .safetensors file, or in a .pt or .pth file that holds nothing but tensors."""
-    try:
-        found = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
-    except FileNotFoundError:
-        raise InputError(f"there is no file {path}: give a run folder or a file of weights") from None
-    except (OSError, SafetensorError, RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
-        why = (str(error) or repr(error)).splitlines()[0]
-        raise InputError(f"{path} cannot be read as weights ({why}): save model.state_dict() again") from error
-    if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
-        found = found["state_dict"]
-    if not isinstance(found, dict) or not found or not all(isinstance(value, Tensor) for value in found.values()):
-        raise InputError(f"{path} holds a {type(found).__name__}, not a state dict of tensors: save model.state_dict()")
-    return Weights(found, path, settings, label=path.stem)
 
 
 def ask(
@@ -165,13 +97,13 @@ def _samples(data: str, question: Question, data_dir: Path | None) -> Samples:
 
 
 def _model(weights: Weights, samples: Samples) -> nn.Module:
-    shape, classes, settings = weights.shape or samples.shape, weights.classes or len(samples.classes), weights.settings
+    shape = weights.shape or samples.shape
     if shape != samples.shape:
         raise InputError(
-            f"{weights.source} was trained on samples of shape {shape}, {settings.data} has {samples.shape}: "
+            f"{weights.source} was trained on samples of shape {shape}, {weights.settings.data} has {samples.shape}: "
             "give data of its size"
         )
-    model = models.build(settings.model, shape, classes, width=settings.width)
+    model = weights.build(shape, len(samples.classes))
     load_weights(model, weights.tensors, weights.source)
     check_model(model, samples)
     if len(shape) == 3 and shape[0] >= 3:  # measured: a fifth to a third less time for the resnets on a CPU

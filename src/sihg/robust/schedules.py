@@ -130,6 +130,24 @@ class Cosine:
         return self.lr * (1 + math.cos(math.pi * min(max(done, 0.0), 1.0))) / 2
 
 
+@dataclass(frozen=True)
+class Stretched:
+    """A schedule written for `over` epochs, in a run of `epochs`."""
+
+    schedule: Schedule
+    over: float
+    epochs: float
+
+    def __post_init__(self) -> None:
+        _check_number("over", self.over)
+        if not 0 < self.over < math.inf:
+            raise InputError(f"over must be a number of epochs > 0, got {self.over}: correct it")
+
+    def __call__(self, time: float) -> float:
+        """The learning rate at `time` epochs."""
+        return self.schedule(time * self.over / self.epochs)
+
+
 SCHEDULES: dict[str, type[Constant | Triangular | Cyclic | Piecewise | Cosine]] = {
     "constant": Constant,
     "triangular": Triangular,
@@ -139,13 +157,16 @@ SCHEDULES: dict[str, type[Constant | Triangular | Cyclic | Piecewise | Cosine]] 
 }
 
 
-def build(name: str, lr: float, epochs: float, **options: Any) -> Schedule:
+def build(name: str, lr: float, epochs: float, *, over: float | None = None, **options: Any) -> Schedule:
     """The schedule of that name for a run of `epochs`; `options` are its other fields, such as peak or milestones.
 
-    The points of `cyclic` are learning rates as they are, so `lr` must be the highest of them.
+    They are written for a run of `over` epochs (default: this one), and stretched where it is another. The points of
+    `cyclic` are learning rates as they are, so `lr` must be the highest of them.
     """
     if name not in SCHEDULES:
         raise UnknownNameError("schedule", name, list(SCHEDULES))
+    if over is not None:
+        return Stretched(build(name, lr, over, **options), over, epochs)
     kind = SCHEDULES[name]
     given: dict[str, Any] = {"lr": lr, "epochs": epochs}
     known = {field.name: field.default is MISSING for field in fields(kind)}

@@ -2,16 +2,16 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from sihg.core.draw import generator
-from sihg.errors import InputError
+from sihg.errors import InputError, NotFiniteError
 from sihg.robust.ball import Ball
 from sihg.robust.data.augment import Augment
 from sihg.robust.data.batches import Batch, check_size, epoch_batches, steps_of
@@ -20,10 +20,11 @@ from sihg.robust.evaluate import check_model, evaluate, parse_attack
 from sihg.robust.memory import PerturbationMemory
 from sihg.robust.methods import YOPO, FreeAT, Log, build_method
 from sihg.robust.models import split
-from sihg.robust.optimizers import NotFiniteError, TrainingOptimizer, build_optimizer
+from sihg.robust.optimizers import TrainingOptimizer, build_optimizer
 from sihg.robust.schedules import build as build_schedule
 from sihg.robust.settings import Settings
 from sihg.robust.watch import Watch
+from sihg.robust.weights import load_weights
 from sihg.runs.checkpoint import Checkpoint, newest_checkpoint, write_checkpoint
 from sihg.runs.folder import RunFolder
 from sihg.runs.interrupt import stop_on_interrupt
@@ -45,7 +46,7 @@ class Tally:
     hits: float = 0.0
     moved: float | None = None
     saturated: float | None = None
-    predicted: list[int] = field(default_factory=list)
+    constant: float = 0.0  # samples predicted as the most frequent class of their batch
 
     def add(self, log: Log) -> None:
         """Add a step's."""
@@ -54,8 +55,7 @@ class Tally:
         self.hits += log.accuracy * log.samples
         self.moved = _added(self.moved, log.moved, log.samples)
         self.saturated = _added(self.saturated, log.saturated, log.samples)
-        counts = log.predicted.tolist()
-        self.predicted = [a + b for a, b in zip(self.predicted or [0] * len(counts), counts, strict=True)]
+        self.constant += int(log.predicted.max())
 
     def mean(self, total: float | None) -> float | None:
         """A sum as a mean."""
@@ -222,7 +222,7 @@ class Trainer:
             row["evaluation_seconds"] = here.evaluation_seconds
         # On the sphere of an L2 ball is where perturbations belong; the corners of a box are another matter.
         seen = row if settings.norm == "linf" else {**row, "saturated": None}
-        self._record(row, here.watch.look(seen, max(here.tally.predicted) / sum(here.tally.predicted)))
+        self._record(row, here.watch.look(seen, here.tally.constant / here.tally.samples))
         here.epoch, here.number, here.tally = here.epoch + 1, 0, Tally()
         if row["robust"] is not None and (here.best is None or row["robust"] > here.best["robust"]):
             here.best = row
@@ -234,8 +234,8 @@ class Trainer:
         """Let what refuses numbers that are none, such as the memory, say when it happened and what helps."""
         try:
             yield
-        except InputError as error:
-            if "not finite" not in str(error):
+        except NotFiniteError as error:
+            if "epochs, at learning rate" in str(error):  # the optimiser's own says it already
                 raise
             raise self._not_finite(str(error).partition(": ")[0]) from error
 
@@ -353,17 +353,6 @@ class Trainer:
             self.memory.check_available(self.progress.epoch)
         self.metrics.truncate(state["sizes"]["metrics"])
         self.log.truncate(state["sizes"]["log"])
-
-
-def load_weights(model: nn.Module, weights: Mapping[str, Tensor], source: object) -> None:
-    """Fill a model; `source` is named when it is another one's weights."""
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        why = str(error).splitlines()[1].strip()
-        raise InputError(
-            f"the weights of {source} do not fit this {type(model).__name__} ({why}): give the model that was trained"
-        ) from error
 
 
 def _added(total: float | None, mean: float | None, samples: int) -> float | None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-CONSTANT = 0.995  # share of one class among an epoch's predictions
+CONSTANT = 0.97  # share of predictions that are the most frequent of their batch, on average over an epoch
 COLLAPSE = 0.2  # fall of the robust accuracy that is no noise
 SATURATED = 0.98  # share of perturbation entries on the boundary
 STILL = 1e-3  # mean move of the memory in units of eps
@@ -29,10 +29,10 @@ class Watch:
         """What is wrong with this epoch, by kind."""
         epoch, robust, moved, saturated = (row[name] for name in ("epoch", "robust", "moved", "saturated"))
         signs = {}
-        if most_predicted >= CONSTANT:
+        if most_predicted >= CONSTANT and row["accuracy"] < 0.9 * most_predicted:  # else that class is the data's
             signs["constant"] = (
-                f"{most_predicted:.1%} of the predictions of epoch {epoch} were one class: start with a smaller ball "
-                "(ramp 3), or take another learning rate"
+                f"{most_predicted:.1%} of a batch's predictions in epoch {epoch} were one class: start with a smaller "
+                "ball (ramp 3), or take another learning rate"
             )
         if robust is not None and robust < self.best - COLLAPSE:
             signs["overfitting"] = (

@@ -21,6 +21,7 @@ class RunFolder:
     # What a run writes; the config goes last when a run is removed, so that a removal cut short can be repeated.
     NAMES = (
         *("checkpoints", "evaluation", "memory"),
+        *("index.html", "curves.svg", "curves.png", "table.csv", "table.md"),  # of its report
         *("metrics.csv", "log.jsonl", "memory.csv", "gallery.npz", "environment.json", "config.toml"),
     )
 

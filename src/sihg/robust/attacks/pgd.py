@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from sihg.core.draw import generator
-from sihg.errors import InputError
+from sihg.errors import InputError, NotFiniteError
 from sihg.robust.ball import Ball, Bounds, Feasible
 from sihg.robust.passes import evaluating, summed
 
@@ -136,7 +136,7 @@ def misclassified(logits: Tensor, y: Tensor, first: int = 0) -> Tensor:
             f"the model gives an output of shape {tuple(logits.shape)} for {len(y)} samples: it must be (n, classes)"
         )
     if not bool(torch.isfinite(logits).all()):
-        raise InputError(
+        raise NotFiniteError(
             "the model gives logits that are not finite: look at its weights and at the scale of its input"
         )
     if len(y) and int(y.max()) >= logits.shape[1]:
