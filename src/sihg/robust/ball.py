@@ -24,11 +24,11 @@ class Feasible(Protocol):
         """Take, in place, one steepest ascent step of the norm's length `step`, then project; eats `gradient`."""
         ...
 
-    def near(self, centre: Tensor, radius: float) -> "Feasible":
+    def near(self, centre: Tensor, radius: float | Tensor) -> "Feasible":
         """The part of the set within `radius` of `centre`, which is first projected onto the set."""
         ...
 
-    def noisy(self, centre: Tensor | None, radius: float, generator: torch.Generator) -> Tensor:
+    def noisy(self, centre: Tensor | None, radius: float | Tensor, generator: torch.Generator) -> Tensor:
         """A point of the set: `centre` (or zero) plus uniform noise from the ball of `radius`, projected."""
         ...
 
@@ -102,12 +102,12 @@ class LinfSet:
         """Step along the sign of the gradient."""
         return self.project_(delta.add_(gradient.sign_(), alpha=step))
 
-    def near(self, centre: Tensor, radius: float) -> "LinfSet":
+    def near(self, centre: Tensor, radius: float | Tensor) -> "LinfSet":
         """Intersect with the box of `radius` around `centre`."""
         centre = torch.clamp(centre, self.low, self.high)
         return LinfSet(torch.maximum(self.low, centre - radius), torch.minimum(self.high, centre + radius))
 
-    def noisy(self, centre: Tensor | None, radius: float, generator: torch.Generator) -> Tensor:
+    def noisy(self, centre: Tensor | None, radius: float | Tensor, generator: torch.Generator) -> Tensor:
         """Uniform noise in each entry."""
         noise = torch.rand(self.low.shape, generator=generator, dtype=self.low.dtype).to(self.low.device)
         noise.mul_(2 * radius).sub_(radius)
@@ -128,7 +128,7 @@ class L2Set:
 
     low: Tensor
     high: Tensor
-    balls: tuple[tuple[Tensor, float], ...] = field(default=())
+    balls: tuple[tuple[Tensor, float | Tensor], ...] = field(default=())
 
     def project_(self, delta: Tensor) -> Tensor:
         """Scale into each ball, then clamp."""
@@ -144,22 +144,27 @@ class L2Set:
         gradient.div_(_norms(gradient).clamp_(min=tiny))
         return self.project_(delta.add_(gradient, alpha=step))
 
-    def near(self, centre: Tensor, radius: float) -> "L2Set":
+    def near(self, centre: Tensor, radius: float | Tensor) -> "L2Set":
         """Intersect with the ball of `radius` around `centre`."""
         return L2Set(self.low, self.high, ((self.project_(centre.clone()), radius), *self.balls))
 
-    def noisy(self, centre: Tensor | None, radius: float, generator: torch.Generator) -> Tensor:
+    def noisy(self, centre: Tensor | None, radius: float | Tensor, generator: torch.Generator) -> Tensor:
         """Uniform in the ball: a normal direction, a length radius u^(1/d)."""
         noise = torch.randn(self.low.shape, generator=generator, dtype=self.low.dtype)
         lengths = torch.rand((len(noise),) + (1,) * (noise.dim() - 1), generator=generator, dtype=noise.dtype)
-        noise.mul_(radius * lengths ** (1 / noise[0].numel()) / _norms(noise)) if len(noise) else noise
-        noise = noise.to(self.low.device)
+        noise, lengths = noise.to(self.low.device), lengths.to(self.low.device)
+        noise.mul_(radius * lengths ** (1 / math.prod(noise.shape[1:])) / _norms(noise))
         return self.project_(noise if centre is None else noise.add_(centre))
 
     def rows(self, index: Tensor) -> "L2Set":
         """The same for some rows."""
-        balls = tuple((centre[index] if centre.dim() else centre, radius) for centre, radius in self.balls)
+        balls = tuple((_taken(centre, index), _taken(radius, index)) for centre, radius in self.balls)
         return L2Set(self.low[index], self.high[index], balls)
+
+
+def _taken(value: Any, index: Tensor) -> Any:
+    """Some rows of what has rows; a number is everybody's."""
+    return value[index] if isinstance(value, Tensor) and value.dim() else value
 
 
 def _norms(rows: Tensor, order: float = 2) -> Tensor:

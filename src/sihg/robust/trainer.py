@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from sihg.robust.data.batches import Batch, check_size, epoch_batches, steps_of
 from sihg.robust.data.samples import Samples
 from sihg.robust.evaluate import check_model, evaluate, parse_attack
 from sihg.robust.memory import PerturbationMemory
-from sihg.robust.methods import YOPO, FreeAT, Log, build_method
+from sihg.robust.methods import MSIHG, YOPO, FreeAT, Log, build_method
 from sihg.robust.models import split
 from sihg.robust.optimizers import TrainingOptimizer, build_optimizer
 from sihg.robust.schedules import build as build_schedule
@@ -117,8 +117,11 @@ class Trainer:
         if self.augment:
             self.augment.check(train.shape)
         self.optimizer = self._new_optimizer()
-        self.memory = self._new_memory() if settings.method["name"] == "msi-hg" else None
         self.method = self._new_method()
+        self.memory = None
+        if isinstance(self.method, MSIHG):  # last, since its files take space
+            self.memory = self._new_memory()
+            self.method = replace(self.method, memory=self.memory)
         self.progress = Progress()
         self.history: list[dict[str, Any]] = []
         self.warnings: list[str] = []
@@ -143,8 +146,7 @@ class Trainer:
 
     def _new_method(self) -> Any:
         settings, name = self.settings, self.settings.method["name"]
-        running = {} if self.memory is None else {"memory": self.memory}
-        method = build_method(name, **settings.method_arguments(), **running)
+        method = build_method(name, **settings.method_arguments())
         if settings.accumulate > 1 and isinstance(method, FreeAT):
             raise InputError(
                 f"accumulate = {settings.accumulate} does not go with free, which steps after every pass: use 1"

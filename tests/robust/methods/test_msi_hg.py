@@ -213,3 +213,36 @@ def test_the_memory_starts_again_every_few_epochs() -> None:
 def test_a_memory_for_a_smaller_ball() -> None:
     with pytest.raises(InputError, match=r"perturbations up to 0\.25, eps is 0\.3: give both one eps"):
         MSIHG(eps=0.3, memory=fp32(3))
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_with_every_search_fresh_it_is_pgd_at(norm: str) -> None:
+    """Whatever is stored and however small tau is: the same weights to the bit, over two epochs."""
+    model, twin = net("plain"), net("plain")
+    memory = PerturbationMemory(16, IMAGE, EPS)
+    ours = MSIHG(eps=EPS, norm=norm, tau=EPS / 8, fresh=1.0, memory=memory)
+    theirs = PGDAT(eps=EPS, norm=norm, steps=5)
+    hybrid, plain = HybridGradient(sgd(model), theta=0.0), sgd(twin)
+    for batch in batches(samples(16), size=4, epochs=2):
+        ours.step(model, batch, hybrid)
+        theirs.step(twin, batch, plain)
+    assert torch.equal(weights(model), weights(twin))
+
+
+def test_a_share_of_the_searches_is_fresh() -> None:
+    """The others stay within tau of what is stored; the fresh ones, about that share, go further."""
+    n, tau = 400, EPS / 8
+    memory = fp32(n)
+    memory.write(torch.arange(n), 0, torch.full((n, *IMAGE), EPS / 2))
+    method = MSIHG(eps=EPS, bounds=None, tau=tau, fresh=0.25, memory=memory)
+    (batch,) = list(batches(samples(n), size=n, epochs=2))[1:]
+    method.step(net("plain"), batch, sgd(net("plain")))
+    moved = (memory.read(torch.arange(n), 2) - EPS / 2).abs().flatten(1).amax(1)
+    far = moved > tau * 1.001
+    assert 0.15 < float(far.float().mean()) < 0.35
+    assert float(moved[far].min()) > 2 * tau
+
+
+def test_a_share_outside_0_to_1_is_refused() -> None:
+    with pytest.raises(InputError, match=r"fresh must be a share from 0 to 1, got 1\.5"):
+        MSIHG(eps=EPS, fresh=1.5)

@@ -31,6 +31,7 @@ class MSIHG(Threat):
     steps: int = option(5, "ascent steps T")
     step_size: float | None = option(None, "length of an ascent step (default 2.5 eps / T, eps as ramped)")
     noise: float | None = option(None, "radius of the noise added to the stored perturbation (default tau)")
+    fresh: float = option(0.0, "share of the samples, drawn anew each time, whose search starts anywhere in the ball")
     implicit: str = option("sign", "the ascent: sign (the paper's surrogate) or proximal (the literal implicit step)")
     statistics: str = option("batch", "batch normalisation in the ascent: batch (not kept) or running")
     augment_delta: str = option(
@@ -49,6 +50,10 @@ class MSIHG(Threat):
         check_positive(self.step_size, "step_size")
         if self.noise is not None and not 0 <= self.noise < float("inf"):
             raise InputError(f"noise must be finite and >= 0, got {self.noise}: leave it out for tau")
+        if not 0 <= self.fresh <= 1:
+            raise InputError(
+                f"fresh must be a share from 0 to 1, got {self.fresh}: 0 trusts the memory for all samples"
+            )
         if self.implicit not in ("sign", "proximal"):
             raise UnknownNameError("implicit", self.implicit, ["sign", "proximal"])
         if self.statistics not in STATISTICS:
@@ -79,9 +84,15 @@ class MSIHG(Threat):
 
     def _search(self, slope: Slope, ball: Feasible, old: Tensor, eps: float, batch: Batch) -> Tensor:
         """The perturbation near the old one that the weights meet next."""
-        noise = self.tau if self.noise is None else self.noise
+        noise: float | Tensor = self.tau if self.noise is None else self.noise
         if self.implicit == "sign":
-            near = ball.near(old, self.tau)  # S_i
+            tau: float | Tensor = self.tau
+            if self.fresh:  # as if there were no memory, and the whole ball were near
+                draw = torch.rand(len(old), *(1,) * (old.dim() - 1), generator=batch.draw("fresh"))
+                anew = (draw < self.fresh).to(old.device)
+                old = old.masked_fill(anew, 0)
+                tau, noise = (torch.where(anew, a, b).to(old) for a, b in ((2 * eps, tau), (eps, noise)))
+            near = ball.near(old, tau)  # S_i
             delta = near.noisy(old, noise, batch.draw("start"))
             return ascend(slope, delta, near, self.step_size or 2.5 * eps / self.steps, self.steps)
         delta = ball.noisy(old, noise, batch.draw("start"))

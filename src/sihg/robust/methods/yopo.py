@@ -41,6 +41,7 @@ class YOPO(Threat):
         feasible, eps = self.ball(batch)
         delta = feasible.noisy(None, eps, batch.draw("start"))
         share = 1 / (batch.size * self.outer)
+        stem_learns = any(weight.requires_grad for weight in stem.parameters())
         optimizer.zero_grad()
         for _ in range(self.outer):
             features = stem(batch.x + delta)
@@ -50,11 +51,12 @@ class YOPO(Threat):
             (loss * share).backward()
             assert out.grad is not None
             p = out.grad / share  # the adjoint of the summed loss
-            if self.stem_gradient == "both":
+            if stem_learns and self.stem_gradient == "both":
                 features.backward(p * share)
             with frozen_statistics(stem):
                 ascend(_through(stem, batch.x, p), delta, feasible, self.step_size or eps / 4, self.inner)
-                stem(batch.x + delta).backward(p * share)
+                if stem_learns:
+                    stem(batch.x + delta).backward(p * share)
         optimizer.step()
         return log(loss.detach(), logits.detach(), batch.y, passes=self.outer * len(delta))
 
