@@ -14,10 +14,11 @@ $(ENV): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,peer]'
 	touch $@
 
-# These two ask for packages that their attacks do not need (torchvision, torchmetrics) and for an old requests.
+# The last two ask for packages that their attacks do not need (torchvision, torchmetrics) and for an old requests.
 peers: $(PEERS)
 
 $(PEERS): $(ENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt torchattacks rai-toolbox
 	touch $@
 

@@ -15,7 +15,7 @@ BENCHMARKS = {
     "attack_speed": "PGD-20 against torchattacks, rai-toolbox, foolbox and ART",
     "training_speed": "an epoch of PGD AT against its bare passes and against ART's trainer",
     "memory_cost": "the perturbation memory in training steps of MSI-HG",
-    "first_conv": "the small CNN's first convolution as a product with patches against torch's",
+    "channels_last": "a pass of our models with channels last in memory against channels first",
 }
 
 

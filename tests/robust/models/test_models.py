@@ -53,7 +53,7 @@ def test_small_cnn_is_what_its_lines_say() -> None:
     h = relu(conv2d(x, a, a0, stride=2, padding=1))
     torch.testing.assert_close(split(model)[0](x), h)
     h = relu(conv2d(h, b, b0, stride=2, padding=1))
-    h = relu(conv2d(h, c, c0, stride=2, padding=1)).flatten(1)
+    h = relu(conv2d(h, c, c0, stride=2, padding=1)).permute(0, 2, 3, 1).flatten(1)
     torch.testing.assert_close(model(x), linear(h, w, w0))
 
 

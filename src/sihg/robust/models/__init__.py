@@ -35,7 +35,9 @@ def build(name: str, shape: tuple[int, ...], classes: int, *, width: float = 1.0
             return _own(name, shape, classes, width)
         if name not in MODELS:
             raise UnknownNameError("model", name, [*MODELS, "package.module:callable", "path.py:callable"])
-        return MODELS[name](_image(name, shape), classes, _checked_width(width))
+        model = MODELS[name](_image(name, shape), classes, _checked_width(width))
+        # faster on a CPU, see benchmarks/channels_last.py
+        return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
 def split(model: nn.Module) -> tuple[nn.Module, nn.Module]:
