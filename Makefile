@@ -25,8 +25,8 @@ $(PEERS): $(ENV)
 METHODS := natural pgd msi-hg
 
 demo: env
-	for method in $(METHODS); do $(BIN)/sihg train --data digits --method $$method --out runs/demo/$$method --overwrite || exit; done
-	$(BIN)/sihg evaluate $(METHODS:%=runs/demo/%) --attacks natural,pgd-20,pgd-50-10
+	for method in $(METHODS); do $(BIN)/sihg train --data digits --method $$method --threads 1 --out runs/demo/$$method --overwrite || exit; done
+	$(BIN)/sihg evaluate $(METHODS:%=runs/demo/%) --attacks natural,pgd-20,pgd-50-10 --threads 1
 	$(BIN)/sihg report runs/demo
 
 test: env

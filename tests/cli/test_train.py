@@ -121,7 +121,7 @@ MISTAKES = {
     "epochs must be a number such as 5": ["--epochs", "two"],
     "not of the form KEY=VALUE": ["--set", "tau"],
     "`sihg data get mnist`": ["--data", "mnist", "--data-dir", "/nowhere"],
-    "there is no file": ["--data", "npz:/nowhere/x.npz"],
+    "there is no file": ["--data", "npz:/nowhere/x.npz", "--eps", "0.1"],
     "cannot be used here": ["--device", "quantum"],
     "--threads must be at least 1": ["--threads", "0"],
 }
@@ -142,10 +142,12 @@ def test_own_data_with_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[st
     nan[3, 2, 2], negative[5] = np.nan, -1
     for name, arrays, message in (("nan", (nan, y), "row 3 is nan"), ("label", (x, negative), "row 5 is -1")):
         np.savez(tmp_path / f"{name}.npz", x=arrays[0], y=arrays[1])
-        said = refused(capsys, "train", "--data", f"npz:{tmp_path / name}.npz", "--out", tmp_path / "run")
+        said = refused(
+            capsys, "train", "--data", f"npz:{tmp_path / name}.npz", "--eps", "0.1", "--out", tmp_path / "run"
+        )
         assert message in said
     (tmp_path / "cut.npz").write_bytes((tmp_path / "nan.npz").read_bytes()[:500])
-    said = refused(capsys, "train", "--data", f"npz:{tmp_path / 'cut.npz'}", "--out", tmp_path / "run")
+    said = refused(capsys, "train", "--data", f"npz:{tmp_path / 'cut.npz'}", "--eps", "0.1", "--out", tmp_path / "run")
     assert "cannot be read as .npz" in said
     assert not (tmp_path / "run").exists()
 
@@ -208,3 +210,8 @@ def test_ctrl_c_and_resume(
     monkeypatch.setattr(train.Telling, "__call__", say)
     assert run("resume", out) == 0
     assert "going on at epoch 1, batch 2" in capsys.readouterr().err
+
+
+def test_own_data_needs_eps(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    said = refused(capsys, "train", "--data", "npz:mine.npz", "--out", tmp_path / "run")
+    assert "no preset is for 'npz:mine.npz', so eps is yours to say: such as --eps 8/255" in said

@@ -35,7 +35,8 @@ class Bar:
             self._rich.update(self._task, completed=done, note=note)
         elif time.monotonic() >= self._next:
             self._next = time.monotonic() + SECONDS_BETWEEN_LINES
-            print(f"{self.name}: {done} of {self.total} {self.unit}, {note}", file=sys.stderr, flush=True)
+            about = f", {note}" if note else ""
+            print(f"{self.name}: {done} of {self.total} {self.unit}{about}", file=sys.stderr, flush=True)
 
     def __enter__(self) -> "Bar":
         if self._rich is not None:

@@ -131,6 +131,8 @@ def chosen(preset: str | None, given: Pairs) -> "Settings":
         settings = preset_settings(base, method)
         print(f"settings: preset {base}", file=sys.stderr)
     else:
+        if ":" in base and "eps" not in named:
+            raise InputError(f"no preset is for {base!r}, so eps is yours to say: such as --eps 8/255")
         settings = Settings().with_values({"method": method} if method else {})
     values: dict[str, Any] = {}
     for name, value in given:

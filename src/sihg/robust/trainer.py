@@ -198,7 +198,7 @@ class Trainer:
         return True
 
     def _step(self, batch: Batch) -> None:
-        torch.manual_seed(generator(batch.seed, "model", batch.epoch, batch.step).initial_seed())  # for dropout
+        self._seed_dropout(generator(batch.seed, "model", batch.epoch, batch.step).initial_seed())
         parts = min(self.settings.accumulate, len(batch.x))
         self.optimizer.at(batch.time, parts)
         for part in [batch] if parts == 1 else batch.parts(parts):
@@ -208,6 +208,14 @@ class Trainer:
                 raise self._not_finite(f"the loss is {log.loss}")
             self.progress.tally.add(log)
             self.progress.passes += log.passes
+
+    def _seed_dropout(self, seed: int) -> None:
+        """Seed the generators that modules draw from; torch.manual_seed would take milliseconds for absent devices."""
+        torch.default_generator.manual_seed(seed)
+        if self.device.startswith("cuda"):
+            torch.cuda.manual_seed_all(seed)
+        elif self.device.startswith("mps"):
+            torch.mps.manual_seed(seed)
 
     def _close_epoch(self) -> None:
         """Evaluate, write the epoch's row, keep the best, write a checkpoint."""

@@ -22,12 +22,12 @@ class MSIHG(Threat):
               w^+ = \mathtt{optimizer}[(1 + \theta) \nabla_w \phi_i - \theta\, q]
 
     The search takes T signed ascent steps from the stored delta_i plus noise. `implicit="proximal"` takes instead the
-    literal implicit step, Pi_B[delta_i + tau grad phi(delta+)], by T steps of proximal ascent on phi - |.|^2/(2 tau)
-    of length `step_size` (default tau: the fixed-point iteration). The hybrid gradient is the optimiser's business:
-    pass a `HybridGradient`.
+    literal implicit step of size tau, Pi_B[delta_i + tau grad phi(delta+)], by T steps of proximal ascent on
+    phi - |.|^2/(2 tau) of length `step_size` (default tau: the fixed-point iteration). The hybrid gradient is the
+    optimiser's business: pass a `HybridGradient`.
     """
 
-    tau: float = option(0.2, "how far the search may go from the stored perturbation; of the proximal step, its size")
+    tau: float | None = option(None, "how far from the stored perturbation the search may go (default eps)")
     steps: int = option(5, "ascent steps T")
     step_size: float | None = option(None, "length of an ascent step (default 2.5 eps / T, eps as ramped)")
     noise: float | None = option(None, "radius of the noise added to the stored perturbation (default tau)")
@@ -71,8 +71,10 @@ class MSIHG(Threat):
         stored = self._read(batch)
         move = self._move(batch)
         old = stored if move is None else move.apply(stored)
-        with inner_mode(model, self.statistics):
-            delta = self._search(slope(model, batch.x, batch.y), ball, old, eps, batch)  # line 5
+        with inner_mode(model, self.statistics):  # line 5
+            climb = slope(model, batch.x, batch.y)
+            literal = self.implicit == "proximal"
+            delta = self._literal(climb, ball, old, batch) if literal else self._surrogate(climb, ball, old, eps, batch)
         if self.memory is not None:
             kept = move.back(delta, stored) if move is not None and self.augment_delta == "same" else delta
             self.memory.write(batch.index, batch.epoch, kept)
@@ -82,23 +84,26 @@ class MSIHG(Threat):
         passes = self.steps * len(delta)
         return train_on(model, batch, batch.x + delta, optimizer, passes, moved=moved, saturated=saturated)  # line 7
 
-    def _search(self, slope: Slope, ball: Feasible, old: Tensor, eps: float, batch: Batch) -> Tensor:
-        """The perturbation near the old one that the weights meet next."""
-        noise: float | Tensor = self.tau if self.noise is None else self.noise
-        if self.implicit == "sign":
-            tau: float | Tensor = self.tau
-            if self.fresh:  # as if there were no memory, and the whole ball were near
-                draw = torch.rand(len(old), *(1,) * (old.dim() - 1), generator=batch.draw("fresh"))
-                anew = (draw < self.fresh).to(old.device)
-                old = old.masked_fill(anew, 0)
-                tau, noise = (torch.where(anew, a, b).to(old) for a, b in ((2 * eps, tau), (eps, noise)))
-            near = ball.near(old, tau)  # S_i
-            delta = near.noisy(old, noise, batch.draw("start"))
-            return ascend(slope, delta, near, self.step_size or 2.5 * eps / self.steps, self.steps)
-        delta = ball.noisy(old, noise, batch.draw("start"))
-        eta = self.step_size or self.tau
+    def _surrogate(self, slope: Slope, ball: Feasible, old: Tensor, eps: float, batch: Batch) -> Tensor:
+        """Signed ascent in S_i, what the ball has within tau of the old perturbation."""
+        tau: float | Tensor = self.tau or self.eps
+        noise: float | Tensor = tau if self.noise is None else self.noise
+        if self.fresh:  # as if there were no memory, and the whole ball were near
+            draw = torch.rand(len(old), *(1,) * (old.dim() - 1), generator=batch.draw("fresh"))
+            anew = (draw < self.fresh).to(old.device)
+            old = old.masked_fill(anew, 0)
+            tau, noise = (torch.where(anew, a, b).to(old) for a, b in ((2 * eps, tau), (eps, noise)))
+        near = ball.near(old, tau)  # S_i
+        delta = near.noisy(old, noise, batch.draw("start"))
+        return ascend(slope, delta, near, self.step_size or 2.5 * eps / self.steps, self.steps)
+
+    def _literal(self, slope: Slope, ball: Feasible, old: Tensor, batch: Batch) -> Tensor:
+        """Proximal ascent on phi - |delta - old|^2 / (2 tau) in the ball."""
+        tau = self.tau or self.eps
+        delta = ball.noisy(old, tau if self.noise is None else self.noise, batch.draw("start"))
+        eta = self.step_size or tau
         for _ in range(self.steps):
-            delta = ball.project_(delta.add(slope(delta), alpha=eta).sub_(delta - old, alpha=eta / self.tau))
+            delta = ball.project_(delta.add(slope(delta), alpha=eta).sub_(delta - old, alpha=eta / tau))
         return delta
 
     def _read(self, batch: Batch) -> Tensor:
