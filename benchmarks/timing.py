@@ -1,10 +1,13 @@
 """Timing side by side, so that whatever else the machine does falls on all alike; and what a benchmark reports."""
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, NamedTuple
+
+FEWEST = 5  # repetitions that a time box leaves
 
 
 class Ratio(NamedTuple):
@@ -39,11 +42,19 @@ class Timed:
         return _ratio(self.wall, other.wall), _ratio(self.cpu, other.cpu)
 
 
-def interleaved(calls: Mapping[str, Callable[[], Any]], repetitions: int) -> dict[str, Timed]:
-    """Time the callables in turn, every repetition starting with another one; a first run of each is not counted."""
-    timed = {name: Timed([], [], call()) for name, call in calls.items()}
-    names = list(calls)
+def interleaved(
+    calls: Mapping[str, Callable[[], Any]], repetitions: int, seconds: float = math.inf, warmed: bool = False
+) -> dict[str, Timed]:
+    """Time the callables in turn, every repetition starting with another one.
+
+    A first run of each is not counted, unless they are `warmed` up. After `seconds` no repetition begins any more, but
+    there are FEWEST at least, if so many are asked for.
+    """
+    timed = {name: Timed([], [], None if warmed else call()) for name, call in calls.items()}
+    names, begin = list(calls), time.perf_counter()
     for repetition in range(repetitions):
+        if repetition >= FEWEST and time.perf_counter() - begin > seconds:
+            break
         first = repetition % len(names)
         for name in names[first:] + names[:first]:
             wall, cpu = time.perf_counter(), time.process_time()

@@ -1,14 +1,16 @@
 """An epoch of PGD adversarial training beside its bare passes, and beside ART's trainer.
 
 The bare loop makes the same forward and backward passes and optimiser steps: no noise, projection, checks or logs.
-ART trains with `AdversarialTrainerMadryPGD`, whose attack works on 32 samples at a time; it is also timed with all of
-a batch at once, and the faster of both counts.
+ART trains with `AdversarialTrainerMadryPGD`, given the same model, steps and batch. Its attack has a batch of its own,
+32, which the trainer has no argument for: the claim is about ART as it is shipped. The row in which that attack is told
+to take a whole batch is for information.
 """
 
 import io
 from collections.abc import Callable
 from contextlib import redirect_stderr
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -28,35 +30,36 @@ art_classification: Any = import_module("art.estimators.classification")  # has 
 art_trainer: Any = import_module("art.defences.trainer")
 
 SEED = 0
-SAMPLES, SHAPE, BATCH, T, EPS, LR = 600, (1, 28, 28), 150, 10, 0.3, 1e-3
+SAMPLES, SHAPE, BATCH, T, EPS, LR = 450, (1, 28, 28), 150, 10, 0.3, 1e-3
 MOST, LEAST = 1.10, 2.0  # of our time over the bare passes', and of ART's over ours
-FEWEST = 7
+SECONDS = 25.0
 
 
 def run(repetitions: int, out: Path | None) -> Report:  # noqa: ARG001
     """Time an epoch of each, all training the same model in turn."""
-    repetitions = max(FEWEST, repetitions // 3)
     model, samples = build("small-cnn", SHAPE, 10, seed=SEED), images()
     timed = interleaved(
         {
             "ours": ours(model, samples),
             "bare passes": bare(model, samples),
-            "ART, attack batch 32": art(model, samples, 32),
+            "ART": art(model, samples),
             f"ART, attack batch {BATCH}": art(model, samples, BATCH),
         },
         repetitions,
+        SECONDS,
     )
     over_bare = timed["ours"].over(timed["bare passes"])[0]
-    over_ours = min(times.over(timed["ours"])[0] for name, times in timed.items() if name.startswith("ART"))
+    over_ours = timed["ART"].over(timed["ours"])[0]
     return Report(
-        f"a PGD AT epoch takes at most {MOST:.2f} of its bare passes, and ART's at least {LEAST:g} times ours",
+        f"a PGD AT epoch takes at most {MOST:.2f} of its bare passes, one of ART as shipped at least {LEAST:g} of ours",
         over_bare.median <= MOST and over_ours.median >= LEAST,
         {
             "measured, ours over bare passes": over_bare,
-            "measured, the faster ART over ours": over_ours,
+            "measured, ART over ours": over_ours,
             "model": f"small-cnn, {SAMPLES} samples of {SHAPE}, batch {BATCH}, T = {T}",
-            "repetitions": repetitions,
+            "repetitions": len(timed["ours"].wall),
             "seed": SEED,
+            "adversarial-robustness-toolbox": version("adversarial-robustness-toolbox"),
         },
         {
             "an epoch": [
@@ -114,8 +117,8 @@ def bare(model: nn.Module, samples: Samples) -> Callable[[], object]:
     return go
 
 
-def art(model: nn.Module, samples: Samples, attack_batch: int) -> Callable[[], object]:
-    """An epoch by ART's trainer."""
+def art(model: nn.Module, samples: Samples, attack_batch: int | None = None) -> Callable[[], object]:
+    """An epoch by ART's trainer, as shipped or with another batch of its attack."""
     x, y = samples.floats().numpy(), samples.y.numpy()
     classifier = art_classification.PyTorchClassifier(
         model=model,
@@ -129,7 +132,8 @@ def art(model: nn.Module, samples: Samples, attack_batch: int) -> Callable[[], o
     trainer = art_trainer.AdversarialTrainerMadryPGD(
         classifier, nb_epochs=1, batch_size=BATCH, eps=EPS, eps_step=2.5 * EPS / T, max_iter=T, num_random_init=1
     )
-    trainer.attack.set_params(batch_size=attack_batch)
+    if attack_batch:
+        trainer.attack.set_params(batch_size=attack_batch)
 
     def go() -> None:
         with redirect_stderr(io.StringIO()):  # its progress bars

@@ -3,25 +3,33 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import Tensor, nn
 
 from sihg.cli.main import main
-from sihg.robust import data
+from sihg.robust import data, records
+from sihg.robust.attacks import FGSM
 from sihg.robust.ball import Ball
-from sihg.robust.evaluate import evaluate
-from sihg.robust.records import Z95, wilson
-from sihg.robust.weights import load
+from sihg.robust.evaluate import Outcome, device_of, evaluate
+from sihg.robust.records import Z95, Question, ask, wilson
+from sihg.robust.weights import load, of_run
 
 TINY = ("--epochs", "1", "--samples", "200", "--validation", "20", "--steps", "2", "--width", "1/4")
 
 
 def run(*words: object) -> int:
     return main([str(word) for word in words])
+
+
+def contiguous(model: nn.Module) -> dict[str, Tensor]:
+    """Its weights as safetensors takes them."""
+    return {name: value.contiguous() for name, value in model.state_dict().items()}
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +70,7 @@ def test_options_change_the_question_and_the_name(done: Path, capsys: pytest.Cap
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
 def test_a_file(suffix: str, done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, state = tmp_path / f"w{suffix}", load(done).state_dict()
+    path, state = tmp_path / f"w{suffix}", contiguous(load(done))
     if suffix == ".pt":
         torch.save({"state_dict": state}, path)
     else:
@@ -75,6 +83,108 @@ def test_a_file(suffix: str, done: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert list(tmp_path.iterdir()) == [path]  # no record without a run
 
 
+def test_checkpoints_of_one_run_have_a_row_each(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    best = max(done.glob("checkpoints/best-*"))
+    words = ("evaluate", done, best, "--attacks", "natural", "--samples", "30")
+    assert run(*words) == 0
+    captured = capsys.readouterr()
+    rows = [line for line in captured.out.splitlines() if str(done) in line]
+    assert [f"({best.name})" in row for row in rows] == [False, True]
+    assert captured.err.count("record: ") == 2
+    assert run(*words, "--json") == 0
+    assert [one["checkpoint"] for one in json.loads(capsys.readouterr().out)] == ["last", best.name]
+
+
+def test_a_result_is_shown_when_its_record_cannot_be_kept(
+    done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full, other = tmp_path / "full", tmp_path / "other"
+    for copy in (full, other):
+        shutil.copytree(done, copy, ignore=shutil.ignore_patterns("evaluation"))
+    (full / "evaluation").write_text("in the way")
+    words = ("--attacks", "natural", "--samples", "30")
+    assert run("evaluate", full, *words, "--json") == 2
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["samples"] == 30
+    assert f"sihg: error: the record of {full} is not kept: cannot write" in captured.err
+    assert run("evaluate", full, other, *words) == 2
+    captured = capsys.readouterr()
+    assert sum(line.count(f"{tmp_path}") for line in captured.out.splitlines()) == 2
+    assert [path.name for path in sorted((other / "evaluation").iterdir())] == [
+        "last_test_natural_n30.json",
+        "last_test_natural_n30.npz",
+    ]
+    assert captured.err.index("record: ") < captured.err.index("sihg: error: ")
+
+
+def test_what_was_evaluated_is_shown_when_the_next_one_fails(
+    done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(done, other)
+    config = (other / "config.toml").read_text()
+    (other / "config.toml").write_text(config.replace('data = "digits"', 'data = "npz:nowhere.npz"'))
+    assert run("evaluate", done, other, "--attacks", "natural", "--samples", "30") == 2
+    captured = capsys.readouterr()
+    assert "30 samples of digits" in captured.out
+    assert captured.err.splitlines()[0].startswith("record: ")
+    assert captured.err.splitlines()[1].startswith("sihg: error: there is no file nowhere.npz")
+
+
+def test_the_device_may_be_another(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(done, copy, ignore=shutil.ignore_patterns("evaluation"))
+    config = (copy / "config.toml").read_text()
+    assert 'device = "cpu"' in config
+    (copy / "config.toml").write_text(config.replace('device = "cpu"', 'device = "nowhere"'))
+    words = ("evaluate", copy, "--attacks", "natural", "--samples", "30")
+    assert run(*words) == 2
+    assert "device 'nowhere' cannot be used here" in capsys.readouterr().err
+    assert run(*words, "--device", "cpu", "--json") == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["device"] == "cpu"
+    assert "last_test_natural_n30.json" in captured.err
+
+
+def test_the_model_goes_to_the_device(done: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[torch.device] = []
+
+    def look(model: nn.Module, *_: object, **__: object) -> list[Outcome]:
+        seen.append(device_of(model))
+        return []
+
+    monkeypatch.setattr(records, "evaluate", look)
+    weights = of_run(done)
+    ask(replace(weights, settings=weights.settings.with_values({"device": "meta"})), Question())
+    assert seen == [torch.device("meta")]
+
+
+def test_fgsm_has_the_rule_of_its_record(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    natural, any_iterate, last_iterate = (
+        _broken(done, capsys, *words) for words in (("natural",), ("fgsm",), ("fgsm", "--last-iterate"))
+    )
+    assert max(natural, last_iterate) <= any_iterate
+    model, samples = load(done), data.load("digits")[1]
+    assert any_iterate == int(FGSM(eps=0.25).run(model, samples.floats(), samples.y).broken.sum())
+    ends = FGSM(eps=0.25, last_iterate=True).run(model, samples.floats(), samples.y)
+    assert last_iterate == int(ends.broken.sum())
+
+
+def _broken(done: Path, capsys: pytest.CaptureFixture[str], attack: str, *words: str) -> int:
+    assert run("evaluate", done, "--attacks", attack, "--json", *words) == 0
+    return int(json.loads(capsys.readouterr().out)["attacks"][0]["broken"])
+
+
+def test_a_float64_file_can_be_trained_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = np.random.default_rng(0).random((60, 1, 8, 8))
+    np.savez(tmp_path / "a.npz", x=x, y=np.arange(60) % 3)
+    words = ("--data", f"npz:{tmp_path / 'a.npz'}", "--eps", "0.1", "--epochs", "1", "--steps", "1")
+    assert run("train", "--out", tmp_path / "run", *words) == 0
+    capsys.readouterr()
+    assert run("evaluate", tmp_path / "run", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["samples"] == 12
+
+
 def test_mistakes(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.savez(tmp_path / "big.npz", x=np.zeros((20, 1, 12, 12), np.float32), y=np.arange(20) % 10)
     for name in ("cut.safetensors", "cut.pt"):
@@ -82,7 +192,7 @@ def test_mistakes(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     torch.save({"a": 1}, tmp_path / "other.pth")
     (tmp_path / "x.txt").write_text("x")
     model = ("--model", "small-cnn", "--data", "digits", "--eps", "0.1")
-    save_file(load(done).state_dict(), tmp_path / "quarter.safetensors")
+    save_file(contiguous(load(done)), tmp_path / "quarter.safetensors")
     for words, message in (
         ((tmp_path / "none",), "does not exist"),
         ((tmp_path,), "is not a run folder"),
@@ -101,6 +211,9 @@ def test_mistakes(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         ((done, "--samples", "398"), "cannot take 398 of the 397 test samples"),
         ((done, "--samples", "0"), "cannot take 0 of"),
         ((done, "--eps", "8"), "more than the whole range"),
+        ((done, "--eps", "8", "--bounds", "none"), "more than the whole range of the data, 1: "),
+        ((done, "--eps", "9", "--norm", "l2", "--bounds", "none"), "more than the whole range of the data, 8: "),
+        ((done, "--device", "nowhere"), "device 'nowhere' cannot be used here"),
         ((done, "--eps", "much"), "eps must be a number"),
     ):
         assert run("evaluate", *words) == 2, words

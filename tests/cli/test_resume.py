@@ -4,9 +4,13 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sihg.cli.main import main
+from sihg.errors import InputError
+from sihg.robust.fit import new_folder
+from sihg.robust.settings import Settings
 from sihg.runs.checkpoint import read_checkpoint
 
 TINY = ("--epochs", "2", "--samples", "100", "--validation", "20", "--steps", "2", "--width", "1/4", "--threads", "1")
@@ -74,9 +78,52 @@ def test_mistakes(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ):
         assert run("resume", *words) == 2
         assert message in capsys.readouterr().err
+    config = (done / "config.toml").read_text()
+    (done / "config.toml").write_text(config.replace("lr = 0.05", "lr = 0.5"))
+    assert run("resume", done) == 2
+    assert "is of a run with optimizer.lr = 0.05 (here 0.5): give the same settings" in capsys.readouterr().err
     (done / "config.toml").write_text("epochs = 2\nepsilon = 1\n")
     assert run("resume", done) == 2
     assert "config.toml: unknown setting 'epsilon'" in capsys.readouterr().err
     (done / "config.toml").write_text("epochs = ")
     assert run("resume", done) == 2
     assert "not valid TOML" in capsys.readouterr().err
+
+
+def own_data(path: Path, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    np.savez(path, x=draw.random((60, 1, 8, 8), np.float32), y=np.arange(60) % 3)
+
+
+def test_own_data_is_found_from_everywhere_and_known_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own_data(tmp_path / "mine.npz", 0)
+    monkeypatch.chdir(tmp_path)
+    words = ("--data", "npz:mine.npz", "--eps", "0.1", "--epochs", "1", "--steps", "1", "--width", "1/4")
+    assert run("train", "--out", "run", *words) == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert run("resume", tmp_path / "run") == 0
+    assert run("evaluate", tmp_path / "run", "--attacks", "natural") == 0
+    capsys.readouterr()
+    own_data(tmp_path / "mine.npz", 1)
+    assert run("resume", tmp_path / "run") == 2
+    assert "is of a run on other data, with sha256 = " in capsys.readouterr().err
+
+
+def test_the_data_folder_is_remembered(done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of published data; the digits come with a package and are nowhere."""
+    assert "data_folder" not in json.loads((done / "environment.json").read_text())
+    (tmp_path / "data").mkdir()
+    new_folder(tmp_path / "mnist", Settings(data="mnist"), data_dir=tmp_path / "data")
+    asked: list[object] = []
+
+    def prepare(_settings: Settings, *, data_dir: Path | None, **_: object) -> None:
+        asked.append(data_dir)
+        raise InputError("enough")
+
+    monkeypatch.setattr("sihg.robust.fit.prepare", prepare)
+    for words in ((tmp_path / "mnist",), (tmp_path / "mnist", "--data-dir", "other"), (done,)):
+        assert run("resume", *words) == 2
+    assert asked == [tmp_path / "data", Path("other"), None]

@@ -12,6 +12,7 @@ import torch
 
 from sihg.cli import train
 from sihg.cli.main import main
+from sihg.cli.running import Telling, pairs
 from sihg.errors import InputError
 from sihg.robust.methods import METHODS
 from sihg.robust.settings import preset, presets
@@ -45,8 +46,11 @@ def test_train_leaves_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert f"next: sihg evaluate {out}" in captured.err
     config = tomllib.loads((out / "config.toml").read_text())
     assert (config["eps"], config["flip"], config["width"], config["samples"]) == (0.25, True, 0.25, 100)
-    assert config["method"] == {"name": "msi-hg", "tau": 0.125, "steps": 2}
-    assert config["optimizer"] == {"name": "sgd", "lr": 0.02, "momentum": 0.9, "nesterov": True}
+    given = {"name": "msi-hg", "tau": 0.125, "steps": 2, "step_size": "none", "ramp": 0.0, "augment_delta": "same"}
+    assert config["method"].items() >= given.items()
+    given = {"name": "sgd", "lr": 0.02, "momentum": 0.9, "nesterov": True, "weight_decay": 0.0, "theta": 1.0}
+    assert config["optimizer"].items() >= given.items()
+    assert (config["memory"], config["clip"]) == ("int8", "none")
     assert json.loads((out / "environment.json").read_text())["threads"] == torch.get_num_threads()
     assert len(read_table(out / "metrics.csv")) == 1
 
@@ -57,8 +61,8 @@ def test_table_and_the_presets_method(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "│ pgd" in out
     assert "(epoch 1)" in out
     config = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
-    assert config["method"] == {"name": "pgd", "steps": 2, "ramp": 3.0}
-    assert config["optimizer"]["nesterov"] is True
+    assert config["method"] == {"name": "pgd", "steps": 2, "ramp": 3.0, "statistics": "batch", "step_size": "none"}
+    assert (config["optimizer"]["nesterov"], config["optimizer"]["theta"]) == (True, 0.0)
 
 
 @pytest.mark.parametrize("name", sorted(presets()))
@@ -67,7 +71,8 @@ def test_presets(name: str) -> None:
     for method in METHODS:
         settings = preset(name, method)
         assert settings.method["name"] == method
-        assert settings.optimizer.get("nesterov", False) is (method != "msi-hg")
+        if method != "yopo":  # its authors' optimiser
+            assert settings.optimizer.get("nesterov", False) is (method != "msi-hg")
         assert settings.epochs == (settings.epochs if method == "free" else preset(name).epochs)
 
 
@@ -80,7 +85,7 @@ def test_the_papers_settings() -> None:
 
 
 def test_settings_as_typed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert train.pairs(["--lr", "-1", "--flip", "--crop=2"]) == [("lr", "-1"), ("flip", None), ("crop", "2")]
+    assert pairs(["--lr", "-1", "--flip", "--crop=2"]) == [("lr", "-1"), ("flip", None), ("crop", "2")]
     settings = train.chosen(None, [("data", "npz:x.npz"), ("method.name", "pgd"), ("bounds", "none"), ("eps", "8/255")])
     assert (settings.method["name"], settings.bounds, settings.eps) == ("pgd", None, 8 / 255)
     assert capsys.readouterr().err == ""  # such data has no preset
@@ -89,7 +94,7 @@ def test_settings_as_typed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(InputError, match="--lr needs a value"):
         train.chosen(None, [("lr", None)])
     with pytest.raises(InputError, match="'7' belongs to no setting"):
-        train.pairs(["--lr", "1", "7"])
+        pairs(["--lr", "1", "7"])
 
 
 def test_help_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,6 +129,14 @@ MISTAKES = {
     "there is no file": ["--data", "npz:/nowhere/x.npz", "--eps", "0.1"],
     "cannot be used here": ["--device", "quantum"],
     "--threads must be at least 1": ["--threads", "0"],
+    "theta must be a number such as 5, 0.1 or 8/255, got 'abc'": ["--theta", "abc"],
+    "optimizer.betas must be 2 numbers": ["--optimizer", "adamw", "--set", "optimizer.betas=[0.9]"],
+    "SparseAdam does not support dense gradients": ["--optimizer", "sparseadam"],
+    "nesterov must be true or false, got 'maybe'": ["--nesterov", "maybe"],
+    "weight_decay must be finite, got nan": ["--weight-decay", "nan"],
+    "batch_size must be at least 1, got 0: give 1 or more": ["--batch-size", "0"],
+    "are both settings to begin with: leave out one": ["--preset", "mnist", "--config", "x.toml"],
+    "cannot read /nowhere/x.toml": ["--config", "/nowhere/x.toml"],
 }
 
 
@@ -196,18 +209,18 @@ def test_numbers_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_ctrl_c_and_resume(
     number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    say = train.Telling.__call__
+    say = Telling.__call__
 
-    def interrupting(self: train.Telling, event: str, about: dict[str, Any]) -> None:
+    def interrupting(self: Telling, event: str, about: dict[str, Any]) -> None:
         say(self, event, about)
         if event == "step" and about["step"] == 1:
             signal.raise_signal(number)
 
-    monkeypatch.setattr(train.Telling, "__call__", interrupting)
+    monkeypatch.setattr(Telling, "__call__", interrupting)
     out = tmp_path / "run"
     assert run("train", "--out", out, *TINY) == 130
     assert f"to go on: sihg resume {out}" in capsys.readouterr().err
-    monkeypatch.setattr(train.Telling, "__call__", say)
+    monkeypatch.setattr(Telling, "__call__", say)
     assert run("resume", out) == 0
     assert "going on at epoch 1, batch 2" in capsys.readouterr().err
 
@@ -215,3 +228,40 @@ def test_ctrl_c_and_resume(
 def test_own_data_needs_eps(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     said = refused(capsys, "train", "--data", "npz:mine.npz", "--out", tmp_path / "run")
     assert "no preset is for 'npz:mine.npz', so eps is yours to say: such as --eps 8/255" in said
+
+
+def last_weights(run: Path) -> dict[str, bytes]:
+    last = max(run.glob("checkpoints/last-*"))
+    return {p.name: p.read_bytes() for p in last.glob("*.safetensors")}
+
+
+def test_a_saved_config_runs_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second, other = (tmp_path / name for name in ("first", "second", "other"))
+    assert run("train", "--out", first, *TINY, "--crop", "1", "--threads", "1") == 0
+    capsys.readouterr()
+    assert run("train", "--config", first / "config.toml", "--out", second, "--threads", "1") == 0
+    assert f"settings: {first / 'config.toml'}" in capsys.readouterr().err
+    assert (second / "config.toml").read_bytes() == (first / "config.toml").read_bytes()
+    assert last_weights(second) == last_weights(first)
+    assert run("train", "--config", first / "config.toml", "--method", "pgd", "--seed", "3", "--out", other) == 0
+    config = tomllib.loads((other / "config.toml").read_text())
+    assert (config["method"]["name"], config["method"]["steps"], config["seed"]) == ("pgd", 2, 3)
+    assert config["optimizer"]["theta"] == 0.0
+    capsys.readouterr()
+    (tmp_path / "mine.toml").write_text("epoch = 3\n")
+    said = refused(capsys, "train", "--config", tmp_path / "mine.toml", "--out", tmp_path / "none")
+    assert "mine.toml: unknown setting 'epoch': did you mean 'epochs'?" in said
+    (tmp_path / "mine.toml").write_text('data = "npz:mine.npz"\n')
+    said = refused(capsys, "train", "--config", tmp_path / "mine.toml", "--out", tmp_path / "none")
+    assert "mine.toml has data of your own and no eps" in said
+
+
+def test_a_single_sample_for_batch_normalisation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "nets.py").write_text(
+        "from torch import nn\n\n\ndef make(shape, classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, classes))\n"
+    )
+    words = ("--model", f"{tmp_path / 'nets.py'}:make", "--samples", "100", "--validation", "19", "--batch-size", "20")
+    said = refused(capsys, "train", "--out", tmp_path / "run", *words)
+    assert "batch normalisation needs more than 1 sample" in said
+    assert "81 samples in batches of 20" in said

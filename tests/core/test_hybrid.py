@@ -677,3 +677,39 @@ def test_other_things_are_refused() -> None:
 
 def test_the_example_in_the_docstring() -> None:
     assert doctest.testmod(sihg.core.hybrid) == (0, 4)
+
+
+@pytest.mark.parametrize("name", ["momentum", "adam", "fused"])
+def test_a_loaded_state_lies_in_memory_as_its_parameters_do(name: str) -> None:
+    """Fused kernels run over the memory of p, its gradient and its state side by side, whatever their strides say."""
+    fused_sgd: Make = lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, fused=True)  # noqa: E731
+    make = fused_sgd if name == "fused" else OPTIMIZERS[name]
+    torch.manual_seed(0)
+    start = nn.Conv2d(3, 4, 3).state_dict()
+    ends = []
+    for reload in (False, True):
+        net = nn.Conv2d(3, 4, 3)
+        net.load_state_dict(start)
+        net.weight.data = net.weight.data.contiguous(memory_format=torch.channels_last)
+        optimizer = HybridGradient(make(net.parameters()))
+        for k in range(4):
+            if reload and k == 2:
+                saved = _contiguous(optimizer.state_dict())
+                optimizer = HybridGradient(make(net.parameters()))
+                optimizer.load_state_dict(saved)
+                for p, state in optimizer.state.items():
+                    buffers = [t for t in (*state.values(), optimizer.previous[p]) if t.shape == p.shape]
+                    assert len(buffers) > 1
+                    assert all(t.stride() == p.stride() for t in buffers)
+            optimizer.zero_grad()
+            net(torch.rand(2, 3, 5, 5, generator=torch.Generator().manual_seed(k))).square().sum().backward()
+            optimizer.step()
+        ends.append(net.weight.detach().clone())
+    assert torch.equal(*ends)
+
+
+def _contiguous(tree: Any) -> Any:
+    """A state as files keep it."""
+    if isinstance(tree, dict):
+        return {key: _contiguous(value) for key, value in tree.items()}
+    return tree.contiguous() if isinstance(tree, Tensor) else tree

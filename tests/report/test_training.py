@@ -114,6 +114,43 @@ def test_checkpoints_and_rules_are_kept_apart(tmp_path: Path) -> None:
     assert "linf 0.25 without bounds" in read_page(run)
 
 
+def test_evaluations_made_before_a_resume_are_not_the_result(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a")
+    for name in ("last-00000026", "last-00000078", "best-00000052"):
+        (run / "checkpoints" / name).mkdir(parents=True)
+    old, best = (str(run / "checkpoints" / name) for name in ("last-00000026", "best-00000052"))
+    write_evaluation(run, "1", weights=old, samples=397)
+    write_evaluation(run, "2", weights=old, checkpoint="last-00000026")
+    write_evaluation(run, "3", weights=best, checkpoint="best", attacks=[{"attack": "pgd-20", "accuracy": 0.375}])
+    report_training(run)
+    tests = {key: value for key, value in read_csv(run)[0].items() if key.startswith("test")}
+    assert tests == {"test pgd-20": "0.375"}
+    page = read_page(run)
+    assert "last (older: last-00000026)" in page
+    assert "best (older" not in page
+    assert "the run went on after last-00000026 was evaluated, which is not in its results: evaluate it again" in page
+    new = str(run / "checkpoints" / "last-00000078")
+    write_evaluation(run, "1", weights=new)
+    (run / "evaluation" / "2.json").unlink()
+    report_training(run)
+    assert read_csv(run)[0]["test pgd-20 (last)"] == "0.4375"
+    assert "older" not in read_page(run)
+
+
+def test_numbers_of_samples_are_shown_where_they_differ(tmp_path: Path) -> None:
+    for name, samples in {"a": 397, "b": 100}.items():
+        write_evaluation(write_run(tmp_path / name), samples=samples)
+        write_evaluation(tmp_path / name, "2", attacks=[{"attack": "fgsm", "accuracy": 0.5, "samples": 50}])
+    write_run(tmp_path / "c")
+    report_training(tmp_path)
+    found = [(row["samples natural"], row["samples pgd-20"]) for row in read_csv(tmp_path)]
+    assert found == [("397", "397"), ("100", "100"), ("", "")]
+    assert "samples fgsm" not in read_csv(tmp_path)[0]
+    assert "samples of pgd-20" in (tmp_path / "table.md").read_text(encoding="utf-8")
+    report_training(tmp_path / "b")
+    assert "samples pgd-20" not in read_csv(tmp_path / "b")[0]
+
+
 def test_an_evaluation_may_say_little(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a")
     (run / "evaluation").mkdir()

@@ -65,7 +65,9 @@ def records(path: Path) -> dict[str, Any]:
     folder = RunFolder(path)
     best = {p.name: (p / "weights.safetensors").read_bytes() for p in folder.checkpoints.glob("best-*")}
     rows, log = read_table(folder.metrics), read_json_lines(folder.log)
-    return {"rows": [without_seconds(r) for r in rows], "log": [without_seconds(e) for e in log], "best": best}
+    memory = read_table(folder.memory_table) if folder.memory_table.exists() else []
+    lines = {"rows": [without_seconds(r) for r in rows], "log": [without_seconds(e) for e in log]}
+    return {**lines, "memory": memory, "best": best}
 
 
 def without_seconds(value: Any) -> Any:

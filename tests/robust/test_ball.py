@@ -187,7 +187,10 @@ def test_bounds_for_each_channel() -> None:
         ((-0.1,), "eps must be finite and >= 0, got -0.1: give the radius"),
         ((math.nan,), "got nan"),
         ((0.1, "linf", (1.0, 0.0)), r"must lie below the upper one, got \[1, 0\]: give \(lowest, highest\)"),
-        ((0.1, "linf", (torch.zeros(2), torch.tensor([1.0, 0.0]))), r"got \(one for each feature\)"),
+        ((0.1, "linf", (torch.zeros(2), torch.tensor([1.0, -1.0]))), r"got \(one for each feature\)"),
+        ((0.1, "linf", (torch.zeros(2), torch.zeros(2))), r"got \(one for each feature\)"),
+        ((0.1, "linf", (torch.zeros(2), torch.tensor([1.0, math.nan]))), r"got \(one for each feature\)"),
+        ((0.1, "l2", (0.5, 0.5)), r"must lie below the upper one, got \[0\.5, 0\.5\]"),
         ((8.0,), "eps 8 is more than the whole range of the data, 1: give it in the data's unit, such as 8/255"),
     ],
 )
@@ -196,6 +199,63 @@ def test_balls_that_are_none(arguments: tuple[Any, ...], message: str) -> None:
         Ball(*arguments)
     assert "\n" not in str(caught.value)
     assert isinstance(caught.value, UnknownNameError) == ("unknown" in message)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_a_fixed_feature_stays(norm: str) -> None:
+    low, high = torch.tensor([0.0, 0.1, -1.0]), torch.tensor([1.0, 0.1, 2.0])
+    x = torch.tensor([[0.5, 0.1, 0.0], [1.0, 0.1, 2.0]])
+    feasible = Ball(0.3, norm, (low, high)).around(x)
+    for delta in (feasible.project_(torch.ones_like(x)), feasible.noisy(None, 0.3, seeded(0))):
+        assert delta[:, 1].tolist() == [0, 0]
+        assert float(delta[:, 0].abs().max()) > 0
+    with pytest.raises(InputError, match="outside its bounds"):
+        Ball(0.3, norm, (low, high)).around(torch.tensor([[0.5, 0.2, 0.0]]))
+
+
+@pytest.mark.parametrize(
+    ("ball", "pixels", "most"),
+    [
+        (Ball(8.0, "linf", None), True, "1"),
+        (Ball(1.1, "linf", (-1.0, 2.0)), True, "1"),
+        (Ball(8.0, "l2", None), True, "4"),
+        (Ball(8.0, "l2"), False, "4"),
+        (Ball(8.5, "l2", (-1.0, 1.0)), False, "8"),
+        (Ball(8.5, "l2", (torch.zeros(4), torch.tensor([0.0, 1, 2, 1]))), False, "8"),
+    ],
+)
+def test_a_radius_in_another_unit_than_the_data(ball: Ball, pixels: bool, most: str) -> None:
+    with pytest.raises(InputError, match=rf"eps {ball.eps:g} is more than the whole range of the data, {most}: give"):
+        ball.check_scale((1, 4, 4), pixels=pixels)
+
+
+@pytest.mark.parametrize(
+    ("ball", "pixels"),
+    [
+        (Ball(8.0, "linf", None), False),
+        (Ball(8.0, "l2", None), False),
+        (Ball(1.0, "linf", None), True),
+        (Ball(4.0, "l2"), True),
+        (Ball(2.0, "linf", (-1.0, 1.0)), False),
+    ],
+)
+def test_a_radius_that_may_be_meant(ball: Ball, pixels: bool) -> None:
+    ball.check_scale((1, 4, 4), pixels=pixels)
+    assert bool(torch.isfinite(ball.around(torch.full((2, 1, 4, 4), 0.5)).noisy(None, ball.eps, seeded(0))).all())
+
+
+def test_saturation_counts_the_limits_of_every_entry() -> None:
+    """The box cuts the ball at x = 0 and x = 0.9; the last feature is fixed and never counts."""
+    x = torch.tensor([[0.0, 0.9, 0.5, 0.7]])
+    feasible = Ball(0.3, "linf", (torch.tensor([0.0, 0, 0, 0.7]), torch.tensor([1.0, 1, 1, 0.7]))).around(x)
+    still = torch.zeros(1, 4)
+    assert feasible.saturated(feasible.project_(still + 1)) == 1.0
+    assert feasible.saturated(feasible.project_(still - 1)) == 1.0
+    assert feasible.saturated(still) == 1 / 3  # a black pixel that gets no darker
+    assert feasible.saturated(still + 0.05) == 0.0
+    assert Ball(0.0).around(x).saturated(still) == 0.0  # at the start of a ramp nothing can move
+    sphere = Ball(0.3, "l2", None).around(torch.zeros(2, 4))
+    assert sphere.saturated(torch.tensor([[0.3, 0, 0, 0], [0.2, 0, 0, 0]])) == 0.5
 
 
 def test_data_outside_the_bounds() -> None:

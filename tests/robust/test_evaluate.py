@@ -5,10 +5,11 @@ import torch
 from torch import Tensor, nn
 
 from sihg.errors import InputError, UnknownNameError
+from sihg.robust import evaluate as evaluation
 from sihg.robust.attacks import FGSM, PGD
 from sihg.robust.ball import Ball
 from sihg.robust.data.samples import Samples, as_samples
-from sihg.robust.evaluate import check_model, evaluate, natural_errors, parse_attack
+from sihg.robust.evaluate import check_model, check_range, checked_device, evaluate, natural_errors, parse_attack
 from tests.robust.small import digits
 
 
@@ -30,6 +31,9 @@ def test_names_of_attacks() -> None:
     assert parse_attack("natural", ball) is None
     assert isinstance(parse_attack("fgsm", ball), PGD)
     assert type(parse_attack("fgsm", ball)) is type(FGSM(eps=0.25, norm="l2", bounds=None))
+    fast = parse_attack("fgsm", ball, last_iterate=True)
+    assert fast is not None
+    assert (fast.steps, fast.step_size, fast.random_start, fast.last_iterate) == (1, 0.25, False, True)
     one, several = parse_attack("pgd-20", ball), parse_attack("pgd-50-10", ball, last_iterate=True)
     assert one is not None
     assert several is not None
@@ -69,7 +73,8 @@ def test_accuracies_by_hand(norm: str) -> None:
     assert [o.passes > 0 for o in outcomes] == [False, True, True, True]
 
 
-def test_every_sample_is_told_of_and_modes_come_back() -> None:
+def test_every_sample_is_told_of_and_modes_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "rows_at_once", lambda _shape: 256)
     heard: list[tuple[str, int]] = []
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.9), nn.Linear(64, 10))
     model[1].eval()
@@ -84,8 +89,52 @@ def test_natural_errors_are_those_of_evaluation_mode() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Dropout(0.5), nn.Linear(64, 10))
     samples = digits(50)
-    wrong = natural_errors(model, samples.floats(), samples.y, torch.device("cpu"), lambda _done: None)
+    wrong = natural_errors(model, samples.floats(), samples.y)
     assert torch.equal(wrong, model.eval()(samples.floats()).argmax(1) != samples.y)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_samples_are_floats_a_part_at_a_time(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the verdicts of an attack on all of them at once."""
+    torch.manual_seed(0)
+    model, samples, eps = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), digits(700), {"linf": 0.02, "l2": 0.1}[norm]
+    whole = PGD(eps=eps, norm=norm, steps=2, restarts=2).run(model, samples.floats(), samples.y, seed=3)
+    made, floats = [], Samples.floats
+
+    def counted(self: Samples, index: slice) -> Tensor:
+        made.append(len(floats(self, index)))
+        return floats(self, index)
+
+    monkeypatch.setattr(evaluation, "check_range", lambda *_: None)  # which has parts of its own
+    monkeypatch.setattr(evaluation, "rows_at_once", lambda _shape: 256)
+    monkeypatch.setattr(Samples, "floats", counted)
+    (outcome,) = evaluate(model, samples, ["pgd-2-2"], Ball(eps, norm), seed=3)
+    assert torch.equal(outcome.broken, whole.broken)
+    assert outcome.passes == whole.passes
+    assert made == [1, 256, 256, 188]
+    assert 0 < outcome.accuracy < 0.5
+
+
+@pytest.mark.parametrize(("ball", "most"), [(Ball(8.0, "linf", None), "1"), (Ball(9.0, "l2", None), "8")])
+def test_a_radius_in_pixel_steps_is_refused(ball: Ball, most: str) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    with pytest.raises(InputError, match=rf"more than the whole range of the data, {most}: give it in the data's unit"):
+        evaluate(model, digits(5), ["fgsm"], ball)
+    assert len(evaluate(model, digits(5), ["natural"], ball)) == 1  # which has no radius
+
+
+def test_data_outside_the_bounds_is_refused_before_any_attack() -> None:
+    x = torch.zeros(5000, 1)
+    x[4500] = 1.5
+    with pytest.raises(InputError, match=r"x goes from 0 to 1.5, outside its bounds \[0, 1\]"):
+        check_range(as_samples((x, torch.arange(5000) % 2)), Ball(0.1))
+
+
+def test_a_device_that_is_not_there() -> None:
+    assert checked_device("cpu") == "cpu"
+    with pytest.raises(InputError, match=r"device 'nowhere' cannot be used here \(.*\): take cpu") as caught:
+        checked_device("nowhere")
+    assert "\n" not in str(caught.value)
 
 
 def test_the_same_seed_gives_the_same_outcome() -> None:

@@ -109,9 +109,10 @@ def test_settings_reach_the_run(tmp_path: Path) -> None:
         validation=10,
     )
     saved = Settings().with_values(RunFolder.open(tmp_path / "run").read_config())
-    assert saved.method == {"name": "pgd", "steps": 3, "ramp": 0.5}
-    assert saved.optimizer == {"name": "adamw", "lr": 0.01}
-    assert (saved.schedule, saved.validation, saved.batch_size) == ({"name": "cosine"}, 10, 40)
+    assert saved.method == {"name": "pgd", "steps": 3, "ramp": 0.5, "statistics": "batch"}
+    assert (saved.optimizer["name"], saved.optimizer["lr"], saved.optimizer["theta"]) == ("adamw", 0.01, 0.0)
+    assert (saved.schedule["name"], saved.validation, saved.batch_size) == ("cosine", 10, 40)
+    assert saved == saved.complete()
     with pytest.raises(InputError, match="unknown setting 'epoch': did you mean 'epochs'"):
         fit(own_model(), Pictures(), eps=0.1, epoch=1)
     with pytest.raises(InputError, match="method 'fgsm' has no setting 'tau', which belongs to msi-hg"):
@@ -167,3 +168,44 @@ def test_a_damaged_checkpoint_is_not_skipped_in_silence(tmp_path: Path) -> None:
         CheckpointWarning, match=f"skipped damaged checkpoint {newest.name}: weights.safetensors is missing"
     ):
         load(tmp_path, model=own_model())
+
+
+def test_a_call_that_is_refused_costs_no_earlier_run_and_leaves_no_folder(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"method": "natural", "eps": 0.1, "epochs": 1}
+    fit(own_model(), Pictures(), out=tmp_path / "run", **options)
+    kept = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
+    for wrong, message in (
+        ({"evaluate_with": "pgd"}, "unknown attack 'pgd'"),
+        ({"validation": 40}, "cannot hold out 40 of the 40 samples"),
+        ({"optimizer": "sdg"}, "unknown optimizer 'sdg'"),
+    ):
+        for out in (tmp_path / "run", tmp_path / "new"):
+            with pytest.raises(InputError, match=message):
+                fit(own_model(), Pictures(), out=out, overwrite=True, **options, **wrong)
+    assert {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()} == kept
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_run_that_fails_before_its_first_checkpoint_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_args: Any, **_options: Any) -> None:
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr("sihg.robust.trainer.write_checkpoint", broken)
+    with pytest.raises(RuntimeError, match="a fault"):
+        fit(own_model(), Pictures(), out=tmp_path / "run", method="natural", eps=0.1, epochs=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_memory_files_live_in_the_folder(tmp_path: Path) -> None:
+    trained = fit(own_model(), Pictures(), out=tmp_path / "run", eps=0.1, epochs=1, steps=1, memory_files=True)
+    assert trained.finished
+    assert (tmp_path / "run" / "memory" / "memory.json").is_file()
+
+
+def test_of_many_keys_that_do_not_fit_three_are_named(tmp_path: Path) -> None:
+    fit(own_model(), Pictures(), method="natural", eps=0.1, out=tmp_path, epochs=1)
+    deep = nn.Sequential(nn.Flatten(), nn.Linear(64, 2), *(nn.Linear(2, 2) for _ in range(8)))
+    with pytest.raises(InputError, match=r"\(Missing key\(s\) in state_dict: \S+, \S+, \S+ and 11 more\): give"):
+        load(tmp_path, model=deep)

@@ -1,6 +1,7 @@
 """The optimiser that methods are handed: what it does with a gradient, in which order, and what it refuses."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -98,7 +99,7 @@ def test_a_gradient_that_is_no_number_changes_nothing(bad: float) -> None:
     optimizer.at(1.5)
     give(model, 1.0, bad)
     with pytest.raises(
-        NotFiniteError, match=r"not finite, after 1.50 epochs, at learning rate 0.25: lower lr, or set clip"
+        NotFiniteError, match=r"not finite, after 1.50 epochs, at learning rate 0.25: start a new run with a lower lr"
     ):
         optimizer.step()
     assert model.w.tolist() == [0.0, 0.0]
@@ -134,3 +135,27 @@ def test_what_an_optimiser_does_not_take_is_named() -> None:
         build_optimizer(model, {"name": "sgd", "lr": 0.1, "nesterov": True}, 0.0)
     with pytest.raises(InputError, match="must step without a closure"):
         build_optimizer(model, {"name": "lbfgs"}, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "adamw", "betas": [0.9]}, r"optimizer.betas must be 2 numbers such as \[0.9, 0.999\], got \(0.9,\)"),
+        ({"name": "adamw", "betas": 0.9}, "optimizer.betas must be 2 numbers"),
+        ({"name": "sparseadam"}, r"'sparseadam' refuses .*does not support dense gradients.*take another optimiser"),
+        (
+            {"name": "sgd", "lr": 0.1, "momentum": 0.9, "nesterov": "maybe"},
+            "nesterov must be true or false, got 'maybe'",
+        ),
+        (
+            {"name": "sgd", "lr": 0.1, "weight_decay": math.nan},
+            "weight_decay must be finite, got nan: leave it out for 0",
+        ),
+        ({"name": "adam", "betas": [0.9, math.inf]}, "betas must be finite"),
+        ({"name": "sgd", "lr": "abc"}, "optimizer 'sgd' refuses its options"),
+        ({"name": "adam", "capturable": True}, "optimizer 'adam' refuses its options .*capturable"),
+    ],
+)
+def test_what_would_fail_or_pass_in_silence_later_is_refused_now(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        build_optimizer(nn.Linear(2, 1), options, 0.0)

@@ -5,6 +5,7 @@ import shutil
 import signal
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ import torch
 from torch import nn
 
 from sihg.errors import InputError
+from sihg.robust import models
 from sihg.robust import trainer as trainer_module
-from sihg.robust.settings import Settings
+from sihg.robust.settings import Settings, read_settings
 from sihg.robust.trainer import Trainer
 from sihg.runs.checkpoint import write_checkpoint
-from tests.robust.small import STEPS, assert_same, fingerprint, settings, trainer
+from sihg.runs.folder import RunFolder
+from tests.robust.small import STEPS, assert_same, digits, fingerprint, settings, trainer
 
 BN = {"model": "preact-resnet8", "width": 1 / 8}
 CASES: dict[str, dict[str, Any]] = {
@@ -30,6 +33,13 @@ CASES: dict[str, dict[str, Any]] = {
     "msi-hg in parts": {"steps": 2, "accumulate": 3, "memory_files": True, "schedule": "cosine"},
     "free": {"method": "free", "replays": 2, "nesterov": True, "schedule": {"name": "triangular", "peak": 1}},
     "dat": {"method": "dat", "steps": 3, "accumulate": 2, "weighted": True, "validation": 20},
+    "msi-hg bn fused": {"steps": 2, **BN, "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.9, "fused": True}},
+    "pgd bn fused adamw": {
+        "method": "pgd",
+        "steps": 2,
+        **BN,
+        "optimizer": {"name": "adamw", "lr": 0.01, "fused": True},
+    },
     "pgd bn rmsprop": {"method": "pgd", "steps": 2, **BN, "optimizer": "rmsprop", "flip": True},
 }
 
@@ -298,11 +308,52 @@ def test_resume_needs_a_folder() -> None:
 def test_other_data_and_other_models_are_refused(tmp_path: Path) -> None:
     chosen = settings(steps=2, epochs=1)
     trainer(chosen, tmp_path).run()
-    with pytest.raises(InputError, match=r"'samples': 100.*here is.*'samples': 90.*give the same data"):
-        trainer(chosen.with_values({"validation": 10}), tmp_path, again=True).resume()
+    wide = models.build("small-cnn", (1, 8, 8), 10, width=0.5)
     with pytest.raises(
         InputError, match=r"last-00000004 do not fit this Sequential \(size mismatch.*give the model that"
     ):
-        trainer(chosen.with_values({"width": 0.5}), tmp_path, again=True).resume()
-    with pytest.raises(InputError, match="resume with the settings it was saved with"):
-        trainer(chosen.with_values({"eps": 0.1}), tmp_path, again=True).resume()
+        trainer(chosen, tmp_path, again=True, model=wide).resume()
+    folder, samples = RunFolder.open(tmp_path), digits()
+    model = trainer(chosen).model
+    x = samples.x.clone()
+    x[7, 0, 3, 4] += 1  # one pixel, by one
+    for other, difference in (
+        (replace(samples, x=x), "sha256 = "),
+        (samples.take(slice(1, None)), r"samples = 100 \(here 99\)"),
+        (replace(samples, y=samples.y.flip(0)), "sha256 = "),
+    ):
+        with pytest.raises(InputError, match=rf"is of a run on other data, with .*{difference}.*: give the same data"):
+            Trainer(model, other, chosen, folder=folder).resume()
+    with pytest.raises(InputError, match="on other data"):
+        Trainer(model, samples, chosen, held_out=digits(10), folder=folder).resume()
+
+
+@pytest.mark.parametrize(
+    ("edited", "difference"),
+    [
+        ({"lr": 0.1}, r"optimizer.lr = 0.05 \(here 0.1\)"),
+        ({"epochs": 5, "seed": 1}, r"epochs = 1 \(here 5\), seed = 0 \(here 1\)"),
+        ({"nesterov": True}, r"optimizer.nesterov = False \(here True\)"),
+        ({"tau": 0.1}, r"method.tau = none \(here 0.1\)"),
+        ({"theta": 0}, r"optimizer.theta = 1.0 \(here 0.0\)"),
+        ({"schedule": "cosine"}, r"schedule.name = constant \(here cosine\), schedule.warmup = none \(here 0.0\)"),
+        ({"memory_files": True}, r"memory_files = False \(here True\)"),
+        ({"clip": 1}, r"clip = none \(here 1.0\)"),
+        ({"optimizer.fused": True}, r"optimizer.fused = none \(here True\)"),
+    ],
+)
+def test_edited_settings_are_refused_by_name(tmp_path: Path, edited: dict[str, Any], difference: str) -> None:
+    chosen = settings(method="msi-hg", steps=1, epochs=1)
+    trainer(chosen, tmp_path).run()
+    with pytest.raises(InputError, match=f"is of a run with {difference}: give the same settings, or start a new run"):
+        trainer(chosen.with_values(edited), tmp_path, again=True).resume()
+
+
+def test_what_changes_no_result_may_be_edited(tmp_path: Path) -> None:
+    chosen = settings(steps=1, epochs=1)
+    trainer(chosen, tmp_path).run()
+    again = trainer(chosen.with_values({"checkpoint_minutes": 0, "data": "npz:moved.npz"}), tmp_path, again=True)
+    assert again.resume() == []
+    from_file = trainer(read_settings(tmp_path / "config.toml"), tmp_path, again=True)
+    assert from_file.resume() == []
+    assert from_file.progress.epoch == 1

@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from sihg.errors import InputError, UnknownNameError
 from sihg.robust import settings as module
 from sihg.robust.methods import METHODS, build_method, hyperparameters
-from sihg.robust.settings import SHORT, THREAT, Settings, dotted_name, guessed, preset, presets
+from sihg.robust.optimizers import build_optimizer
+from sihg.robust.settings import SHORT, THREAT, Settings, dotted_name, guessed, preset, presets, read_settings
 from sihg.runs.folder import RunFolder
 
 
@@ -53,7 +55,10 @@ def test_values_get_the_declared_type(name: str, text: Any, value: Any) -> None:
         ({"epochs": float("nan")}, "epochs must be a whole number"),
         ({"epochs": True}, "epochs must be a number"),
         ({"epochs": "none"}, "epochs cannot be none: give a value"),
-        ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"epochs": 0}, "epochs must be at least 1, got 0: give 1 or more"),
+        ({"theta": "abc"}, "theta must be a number such as 5, 0.1 or 8/255, got 'abc'"),
+        ({"lr": [0.1]}, "lr must be a number"),
+        ({"nesterov": "maybe"}, "nesterov must be true or false, got 'maybe'"),
         ({"eps": "8/0"}, "eps must be a number such as 5, 0.1 or 8/255, got '8/0'"),
         ({"eps": "true"}, "eps must be a number"),
         ({"eps": [1]}, r"eps must be a number such as 5, 0.1 or 8/255, got \[1\]"),
@@ -63,7 +68,7 @@ def test_values_get_the_declared_type(name: str, text: Any, value: Any) -> None:
         ({"validation": -1}, "validation must be at least 0, got -1"),
         ({"samples": 0}, "samples must be at least 1, got 0: leave it out for all"),
         ({"ema": 1}, "ema must be at least 0 and below 1, got 1.0"),
-        ({"clip": 0}, "clip must be > 0, got 0.0"),
+        ({"clip": 0}, "clip must be > 0 and finite, got 0.0"),
         ({"checkpoint_minutes": "nan"}, "checkpoint_minutes must be at least 0, got nan"),
         ({"tau": "far"}, "tau must be a number"),
         ({"method.steps": 1.5}, "steps must be a whole number, got 1.5"),
@@ -115,6 +120,8 @@ def test_names_as_people_type_them() -> None:
 def test_none_as_a_text_is_a_choice_where_the_setting_is_a_text() -> None:
     assert changed(augment_delta="none").method["augment_delta"] == "none"
     assert "step_size" not in changed(step_size="none").method
+    assert changed(memory="none").memory is None
+    assert "lr" not in changed(lr="none").optimizer  # torch's own
 
 
 @pytest.mark.parametrize("first", ["method", "setting"])
@@ -231,3 +238,73 @@ def test_hyperparameters_are_no_settings_of_the_run() -> None:
     own = {f.name for f in fields(Settings)}
     clash = {(m, name) for m in METHODS for name in hyperparameters(m) if name in own and name not in THREAT}
     assert clash == set()
+
+
+# ---- nothing implicit
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "adafactor"])
+def test_a_complete_config_says_everything_and_gives_the_same_run(tmp_path: Path, method: str, optimizer: str) -> None:
+    given = changed(method=method, optimizer=optimizer, schedule="cosine", epochs=10, norm="l2", weight_decay=0.01)
+    whole = given.complete()
+    assert whole.complete() == whole
+    folder = RunFolder(tmp_path)
+    folder.write_config(whole.as_dict(), whole.help_texts())
+    assert read_settings(folder.config) == whole
+    table = folder.read_config()
+    assert table["method"].keys() == {"name", *hyperparameters(method)} - set(THREAT)
+    assert table["optimizer"]["theta"] == given.theta == (1.0 if method == "msi-hg" else 0.0)
+    assert (table["memory"], table["samples"], table["schedule"]) == ("fp16", "none", {"name": "cosine", "warmup": 0.0})
+    for before, after in ((given, whole), (whole, read_settings(folder.config))):
+        assert build_method(method, **before.method_arguments()) == build_method(method, **after.method_arguments())
+        first, second = (build_optimizer(torch.nn.Linear(2, 2), s.optimizer, s.theta) for s in (before, after))
+        assert {k: v for k, v in first.param_groups[0].items() if k != "params"} == {
+            k: v for k, v in second.param_groups[0].items() if k != "params"
+        }
+
+
+def test_every_line_of_the_config_is_explained(tmp_path: Path) -> None:
+    folder, whole = RunFolder(tmp_path), changed(tau=0.1).complete()
+    folder.write_config(whole.as_dict(), whole.help_texts())
+    lines = folder.config.read_text().splitlines()
+    assert lines[lines.index("epochs = 20") - 1] == "# times that every sample is visited"
+    assert lines[lines.index("tau = 0.1") - 1].startswith("# how far from the stored perturbation")
+    assert lines[lines.index('step_size = "none"') - 1].startswith("# length of an ascent step (default 2.5 eps / T")
+
+
+def test_the_usual_theta_belongs_to_its_method() -> None:
+    assert changed().complete().with_values({"method": "pgd"}).theta == 0.0
+    assert changed(method="pgd").complete().with_values({"method": "msi-hg"}).theta == 1.0
+    assert changed(theta=0.5).with_values({"method": "pgd"}).theta == 0.5
+    assert changed().complete().with_values({"method": "pgd", "theta": 1}).theta == 1.0
+
+
+def test_the_memory_suits_the_norm() -> None:
+    assert [changed(norm=norm).complete().memory for norm in ("linf", "l2")] == ["int8", "fp16"]
+    assert changed(norm="l2", memory="fp32").complete().memory == "fp32"
+
+
+def test_paths_mean_the_same_from_every_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    here = tmp_path.resolve()
+    whole = changed(data="npz:mine.npz", model="nets.py:make").complete()
+    assert (whole.data, whole.model) == (f"npz:{here / 'mine.npz'}", f"{here / 'nets.py'}:make")
+    other = changed(data="folder:a:b", model="package.nets:make").complete()
+    assert (other.data, other.model) == (f"folder:{here / 'a:b'}", "package.nets:make")
+    assert changed(data="digits").complete().data == "digits"
+
+
+def test_a_file_may_be_written_like_a_preset(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('about = "mine"\neps = "8/255"\n[method]\ntau = 0.01\n[methods.pgd]\nepochs = 3\n')
+    assert (read_settings(path).eps, read_settings(path).method["tau"]) == (8 / 255, 0.01)
+    assert (read_settings(path, "pgd").epochs, read_settings(path, "pgd").method) == (3, {"name": "pgd"})
+    for text, message in (
+        ("epoch = 3", "mine.toml: unknown setting 'epoch': did you mean 'epochs'"),
+        ("methods = 3", "mine.toml: methods must be tables"),
+        ("epochs = [", "mine.toml is not valid TOML"),
+    ):
+        path.write_text(text)
+        with pytest.raises(InputError, match=message):
+            read_settings(path)

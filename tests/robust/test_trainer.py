@@ -13,7 +13,7 @@ from sihg.robust.data.batches import epoch_batches
 from sihg.robust.data.samples import Samples, as_samples
 from sihg.robust.evaluate import evaluate
 from sihg.robust.fit import split_off
-from sihg.robust.trainer import COLUMNS, Trainer
+from sihg.robust.trainer import COLUMNS, MEMORY_COLUMNS, Trainer
 from sihg.robust.weights import load
 from sihg.runs.checkpoint import newest_checkpoint, verify_checkpoint
 from sihg.runs.tables import read_json_lines, read_table
@@ -170,6 +170,33 @@ def test_parts_of_a_batch_give_the_whole_step(parts: int) -> None:
         assert other["accuracy"] == row["accuracy"]
 
 
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"method": "pgd", "steps": 3},
+        {"method": "fast"},
+        {"method": "trades", "steps": 2},
+        {"steps": 3, "memory": "fp32"},
+        {"steps": 2, "memory": "fp32", "fresh": 0.5, "crop": 1, "augment_delta": "independent"},
+        {"steps": 2, "memory": "fp32", "implicit": "proximal", "flip": True},
+    ],
+)
+def test_parts_of_a_batch_attack_as_the_whole_does(values: dict[str, Any], norm: str) -> None:
+    """Their noise is drawn for the whole batch, so that the run is the same but for rounding."""
+    ends = []
+    for accumulate in (1, 3):
+        shared = {"epochs": 2, "batch_size": 25, "norm": norm, "eps": 0.2}
+        run = Trainer(linear_model(), double(), settings(**shared, **values, accumulate=accumulate))
+        history = run.run().history
+        ends.append((torch.cat([p.detach().flatten() for p in run.model.parameters()]), history[-1]["loss"]))
+    (whole, loss), (split, split_loss) = ends
+    torch.testing.assert_close(split, whole, rtol=0, atol=1e-6)
+    assert split_loss == pytest.approx(loss, rel=1e-6)
+    start = torch.cat([p.detach().flatten() for p in linear_model().parameters()])
+    assert float((whole - start).abs().max()) > 1e-2
+
+
 def test_batches_smaller_than_their_parts() -> None:
     chosen = settings(method="fgsm", epochs=1, batch_size=59, accumulate=8)  # the last batch has one sample
     (row,) = Trainer(linear_model(), double(), chosen).run().history
@@ -208,7 +235,8 @@ def test_a_huge_learning_rate_is_named_with_its_remedy(tmp_path: Path, method: s
     chosen = settings(method=method, lr=1e30, validation=validation, batch_size=100 if validation else 32)
     run = trainer(chosen, tmp_path)
     with pytest.raises(
-        NotFiniteError, match=r"^the .*after \d.\d\d epochs, at learning rate 1e\+30: lower lr, or set clip$"
+        NotFiniteError,
+        match=r"^the .*after \d.\d\d epochs, at learning rate 1e\+30: start a new run with a lower lr, or with clip$",
     ):
         run.run()
     checkpoint, skipped = newest_checkpoint(tmp_path / "checkpoints", "last")
@@ -216,11 +244,8 @@ def test_a_huge_learning_rate_is_named_with_its_remedy(tmp_path: Path, method: s
     assert all(torch.isfinite(t).all() for t in checkpoint.tensors["weights"].values())
     if run.memory is not None:
         assert torch.isfinite(run.memory.read(torch.arange(len(run.train)), run.progress.epoch + 1)).all()
-    calm = trainer(chosen.with_values({"lr": 0.01, "epochs": 1}), tmp_path, again=True)
-    assert calm.resume() == []
-    assert calm.run().finished
-    assert all(torch.isfinite(t).all() for t in calm.model.state_dict().values())
-    assert verify_checkpoint(tmp_path / "checkpoints" / f"last-{calm.steps:08d}") == []
+    assert trainer(chosen, tmp_path, again=True).resume() == []
+    assert verify_checkpoint(checkpoint.path) == []
 
 
 @pytest.mark.parametrize("method", ["msi-hg", "free", "dat", "trades", "natural", "fast"])
@@ -262,6 +287,48 @@ def test_models_that_do_not_fit_the_data() -> None:
         trainer(settings(), model=nn.Linear(3, 10))
     with pytest.raises(InputError, match=r"output of shape \(1, 5\) for one sample of digits, which has 10 classes"):
         trainer(settings(), model=nn.Sequential(nn.Flatten(), nn.Linear(64, 5)))
+
+
+def bn_model(*, spatial: bool = False) -> nn.Module:
+    if spatial:
+        return nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 10))
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
+
+
+def test_batch_normalisation_of_a_single_sample_is_refused_at_once() -> None:
+    for values in ({"batch_size": 33}, {"batch_size": 1}, {"batch_size": 50, "accumulate": 30}):
+        with pytest.raises(
+            InputError, match=r"needs more than 1 sample, .*100 samples in batches of .*another batch_siz"
+        ):
+            trainer(settings(method="natural", **values), model=bn_model())
+    model = bn_model(spatial=True)  # has many pixels a sample
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    run = trainer(settings(method="natural", batch_size=33, epochs=1), model=model)
+    assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())  # looking changes nothing
+    assert run.run().finished
+    assert trainer(settings(method="natural", epochs=1), model=bn_model()).run().finished
+
+
+def test_the_memory_has_its_table(tmp_path: Path) -> None:
+    for norm, eps in (("linf", 0.25), ("l2", 1.0)):
+        path = tmp_path / norm
+        run = trainer(settings(steps=3, epochs=2, norm=norm, eps=eps, tau=eps / 2), path)
+        history = run.run().history
+        rows = read_table(path / "memory.csv")
+        assert tuple(rows[0]) == MEMORY_COLUMNS
+        assert [row["epoch"] for row in rows] == ["1", "2"]
+        assert [(float(r["moved"]), float(r["saturated"])) for r in rows] == [
+            (h["moved"], h["saturated"]) for h in history
+        ]
+        assert run.memory is not None
+        stored = run.memory.read(torch.arange(N), 2) / eps
+        sizes = (stored.abs() if norm == "linf" else stored.flatten(1).norm(dim=1)).flatten().tolist()
+        for k, name in enumerate(MEMORY_COLUMNS[3:]):
+            share = sum(k <= 10 * size < k + 1 or (k == 9 and size >= 1) for size in sizes) / len(sizes)
+            assert float(rows[1][name]) == pytest.approx(share, abs=1e-3)
+        assert sum(float(rows[1][name]) for name in MEMORY_COLUMNS[3:]) == pytest.approx(1)
+    trainer(settings(method="natural", epochs=1), tmp_path / "natural").run()
+    assert not (tmp_path / "natural" / "memory.csv").exists()
 
 
 def test_a_best_checkpoint_needs_held_out_samples(tmp_path: Path) -> None:

@@ -101,3 +101,25 @@ def test_open_names_what_is_missing(tmp_path: Path) -> None:
         RunFolder.open(tmp_path / "nowhere")
     with pytest.raises(InputError, match=r"has no config\.toml, so it is not a run folder"):
         RunFolder.open(tmp_path)
+
+
+def test_where_the_data_was_is_known_as_long_as_it_is_there(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run")
+    assert (folder.read_environment(), folder.data_folder()) == ({}, None)
+    (tmp_path / "data").mkdir()
+    folder.write_environment({"data_folder": str(tmp_path / "data")})
+    assert folder.data_folder() == tmp_path / "data"
+    (tmp_path / "data").rmdir()
+    assert folder.data_folder() is None
+    for damaged in ("[1]", "{", ""):
+        folder.environment.write_text(damaged)
+        assert folder.read_environment() == {}
+
+
+def test_clearing_takes_what_a_run_wrote(tmp_path: Path) -> None:
+    folder = a_run(tmp_path / "a")
+    (folder.path / "notes.txt").write_text("mine")
+    folder.clear(whole=False)
+    assert tree(folder.path) == {"notes.txt"}
+    folder.clear(whole=True)
+    assert not folder.path.exists()

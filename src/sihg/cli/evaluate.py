@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sihg.cli.numbers import whole
-from sihg.cli.train import add_common, showing_warnings, threads
+from sihg.cli.running import add_common, showing_warnings, threads
 from sihg.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ Attacks: natural (none), fgsm, pgd-T and pgd-T-R, with T steps and R runs. A sam
 misclassified at any iterate, with --last-iterate when it is at the end of a run. Evaluations of a run are kept in
 RUN/evaluation.
 """
-OF_SETTINGS = ("eps", "norm", "bounds", "data", "model", "width")
+OF_SETTINGS = ("eps", "norm", "bounds", "data", "model", "width")  # and device, which does not change the question
+Records = list[tuple[str, dict[str, Any]]]  # of each model: what to call it, its record
 
 
 def add_parser(commands: Any) -> None:
@@ -59,12 +60,13 @@ def add_parser(commands: Any) -> None:
     what.add_argument("--data", metavar="D", help="the data set, see `sihg data list`")
     what.add_argument("--model", metavar="M", help="the model, as in `sihg train`")
     what.add_argument("--width", metavar="W", help="factor on its number of channels")
+    what.add_argument("--device", metavar="D", help="where to compute: cpu, cuda, mps, ...")
     add_common(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Attack, print the table, keep the record."""
+    """Attack, keep each record at once, print the table; what could not be kept, or failed, is told after it."""
     from sihg.robust.records import Question, ask, write_record
 
     attacks = tuple(dict.fromkeys(name.strip() for name in args.attacks.split(",") if name.strip()))
@@ -78,23 +80,46 @@ def run(args: argparse.Namespace) -> int:
             from sihg.cli.progress import Bar
 
             bars.close()  # that of the attack before
-            bar = bars.enter_context(Bar(f"{weights.source_name}: {name}" if several else name, total, "samples"))
+            bar = bars.enter_context(Bar(f"{_called(weights)}: {name}" if several else name, total, "samples"))
             return lambda done: bar.update(done, "")
 
-        records, kept = {}, []
-        for weights in [_weights(args, path) for path in args.paths]:
-            record, outcomes, samples = ask(weights, question, data_dir=args.data_dir, progress=progress)
-            records[weights.source_name] = record
-            if weights.folder is not None:
-                name = _name(args, weights, question)
-                kept.append(write_record(weights.folder, name, record, outcomes, samples.y))
-    if args.json:
-        print(json.dumps(list(records.values()) if several else record, indent=1, allow_nan=False))
+        records: Records = []
+        kept, lost = [], []
+        try:
+            for weights in [_weights(args, path) for path in args.paths]:
+                record, outcomes, samples = ask(weights, question, data_dir=args.data_dir, progress=progress)
+                records.append((_called(weights), record))
+                try:
+                    if weights.folder is not None:
+                        name = _name(args, weights, question)
+                        kept.append(write_record(weights.folder, name, record, outcomes, samples.y))
+                except (InputError, OSError) as error:
+                    lost.append(f"the record of {_called(weights)} is not kept: {error}")
+        finally:  # what is known by then is shown, whatever became of the rest
+            bars.close()
+            _show(records, as_json=args.json, several=several)
+            for path in kept:
+                print(f"record: {path}", file=sys.stderr)
+            for what in lost:
+                print(f"sihg: error: {what}", file=sys.stderr)
+    return 2 if lost else 0
+
+
+def _show(records: Records, *, as_json: bool, several: bool) -> None:
+    """Print the results, if there are any."""
+    if not records:
+        return
+    if as_json:
+        every = [record for _, record in records]
+        print(json.dumps(every if several else every[0], indent=1, allow_nan=False), flush=True)
     else:
-        print(_side_by_side(records) if several else _table(record))
-    for path in kept:
-        print(f"record: {path}", file=sys.stderr)
-    return 0
+        print(_side_by_side(records) if several else _table(records[0][1]), flush=True)
+
+
+def _called(weights: "Weights") -> str:
+    """What to call a model beside others, two checkpoints of one run too."""
+    is_last = weights.folder is None or weights.label == "last"
+    return weights.source_name if is_last else f"{weights.source_name} ({weights.label})"
 
 
 def _weights(args: argparse.Namespace, path: Path) -> "Weights":
@@ -103,7 +128,7 @@ def _weights(args: argparse.Namespace, path: Path) -> "Weights":
     from sihg.robust.settings import Settings
     from sihg.robust.weights import SUFFIXES, of_file, of_run
 
-    given = {name: getattr(args, name) for name in OF_SETTINGS if getattr(args, name) is not None}
+    given = {name: getattr(args, name) for name in (*OF_SETTINGS, "device") if getattr(args, name) is not None}
     if not path.exists():
         raise InputError(f"{path} does not exist: give the folder of a run, or a file of weights")
     if path.is_dir():
@@ -139,10 +164,10 @@ def _table(record: dict[str, Any]) -> str:
     return _drawn(f"{record['checkpoint']} on {_about(record)}", headings, rows)
 
 
-def _side_by_side(records: dict[str, dict[str, Any]]) -> str:
+def _side_by_side(records: Records) -> str:
     """Several models: a row each, a column an attack."""
-    some = next(iter(records.values()))
-    common = {_about(record) for record in records.values()}
+    some = records[0][1]
+    common = {_about(record) for _, record in records}
     headings = ["model", *(f"{row['attack']} %" for row in some["attacks"]), "seconds"]
     rows = [
         [
@@ -150,7 +175,7 @@ def _side_by_side(records: dict[str, dict[str, Any]]) -> str:
             *(f"{100 * row['accuracy']:.2f}" for row in record["attacks"]),
             f"{sum(row['seconds'] for row in record['attacks']):.1f}",
         ]
-        for name, record in records.items()
+        for name, record in records
     ]
     about = f"{some['samples']} samples of {_about(some)}" if len(common) == 1 else "accuracies"
     return _drawn(about, headings, rows)

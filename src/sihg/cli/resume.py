@@ -1,17 +1,15 @@
 """`sihg resume`: go on with a run that was interrupted or killed."""
 
 import argparse
-import json
 import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sihg.cli.train import Telling, add_common, last_good, pairs, show, showing_warnings, threads
+from sihg.cli.running import Telling, add_common, last_good, pairs, show, showing_warnings, threads
 from sihg.errors import InputError
 
 if TYPE_CHECKING:
-    from sihg.robust.settings import Settings
     from sihg.runs.folder import RunFolder
 
 
@@ -31,6 +29,7 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Find where the run is, and train on."""
     from sihg.robust.fit import prepare
+    from sihg.robust.settings import read_settings
     from sihg.runs.folder import RunFolder
     from sihg.runs.lock import locked
 
@@ -38,10 +37,10 @@ def run(args: argparse.Namespace) -> int:
         why = ", and the schedule depends on it" if name in ("epochs", "schedule", "lr") else ""
         raise InputError(f"a run keeps its settings{why}, --{name} is given: leave it out, or start a new run")
     folder = RunFolder.open(args.folder)
-    settings = read_settings(folder)
+    settings = read_settings(folder.config)
     count = _threads(folder, args.threads)
     with showing_warnings(), threads(count), Telling() as tell, locked(folder.path), last_good(folder):
-        trainer = prepare(settings, data_dir=args.data_dir, folder=folder, tell=tell)
+        trainer = prepare(settings, data_dir=args.data_dir or folder.data_folder(), folder=folder, tell=tell)
         for text in trainer.resume():
             print(f"skipped damaged checkpoint {text}", file=sys.stderr)
         here = trainer.progress
@@ -53,24 +52,12 @@ def run(args: argparse.Namespace) -> int:
     return show(trained, folder, settings, as_json=args.json)
 
 
-def read_settings(folder: "RunFolder") -> "Settings":
-    """The settings of an existing run."""
-    from sihg.robust.settings import Settings
-
-    given = folder.read_config()
-    try:
-        return Settings().with_values(given)
-    except InputError as error:
-        raise InputError(f"{folder.config}: {error}") from error
-
-
 def _threads(folder: "RunFolder", asked: int | None) -> int | None:
     """As many threads as the run began with, unless others are asked for or these cores are too few."""
     import torch
 
-    try:
-        began = json.loads(folder.environment.read_text(encoding="utf-8"))["threads"]
-    except (OSError, ValueError, KeyError, TypeError):
+    began = folder.read_environment().get("threads")
+    if began is None:
         return asked
     if asked is None and isinstance(began, int) and 0 < began <= (os.cpu_count() or 1):
         return began

@@ -116,8 +116,10 @@ class HybridGradient(torch.optim.Optimizer):
                 )
         theta = _checked_theta(theta)
         self.inner.load_state_dict(rest)
+        for p, state in self.inner.state.items():
+            state |= {key: _laid_out(value, p) for key, value in state.items() if isinstance(value, Tensor)}
         self.theta, self.start_at_zero = theta, start_at_zero
-        self.previous = {parameters[i]: g.detach().to(parameters[i], copy=True) for i, g in saved.items()}
+        self.previous = {parameters[i]: torch.empty_like(parameters[i]).copy_(g) for i, g in saved.items()}
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset the gradients, not the previous ones."""
@@ -146,6 +148,13 @@ class HybridGradient(torch.optim.Optimizer):
 
     def __repr__(self) -> str:
         return f"HybridGradient({self.inner!r}, theta={self.theta}, start_at_zero={self.start_at_zero})"
+
+
+def _laid_out(value: Tensor, p: Tensor) -> Tensor:
+    """`value` in the memory order of its parameter (channels last, say), which fused optimisers take for granted."""
+    if value.shape != p.shape or value.stride() == p.stride():
+        return value
+    return torch.empty_like(p, dtype=value.dtype, device=value.device).copy_(value)
 
 
 def _checked_theta(theta: float) -> float:

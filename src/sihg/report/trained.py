@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -36,6 +36,7 @@ class Evaluation:
     passes: float | None  # a sample
     seconds: float | None
     is_own: bool  # on the data and within the ball that the run was trained with
+    older: str  # the checkpoint that was evaluated, where the run has a newer one of its kind
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,9 @@ def read_run(path: Path) -> TrainingRun:
         warnings=_warnings(folder.log),
         environment=_json(folder.environment) if folder.environment.exists() else {},
         evaluations=tuple(
-            one for file in sorted(folder.evaluation.glob("*.json")) for one in _evaluations(file, settings)
+            one
+            for file in sorted(folder.evaluation.glob("*.json"))
+            for one in _evaluations(file, settings, _older(folder))
         ),
     )
 
@@ -150,9 +153,21 @@ def _json(source: Path) -> dict[str, Any]:
     return content
 
 
-def _evaluations(source: Path, settings: Mapping[str, Any]) -> list[Evaluation]:
+def _older(folder: RunFolder) -> Callable[[str], bool]:
+    """Whether a name is that of a checkpoint, such as last-00000400, beside which there is a newer one of its kind."""
+    kinds = {kind: [_counted(path.name) for path in folder.checkpoints.glob(f"{kind}-*")] for kind in ("last", "best")}
+
+    def is_older(name: str) -> bool:
+        there = kinds.get(name.partition("-")[0])
+        return bool(there) and _counted(name) < max(there or [])
+
+    return is_older
+
+
+def _evaluations(source: Path, settings: Mapping[str, Any], is_older: Callable[[str], bool]) -> list[Evaluation]:
     """The outcomes in a record of `sihg evaluate`; those without an accuracy are left out."""
     record = _json(source)
+    weights = Path(str(record.get("weights") or "")).name
     attacks = record.get("attacks")
     outcomes = [one for one in attacks if isinstance(one, dict)] if isinstance(attacks, list) else []
     return [
@@ -168,6 +183,7 @@ def _evaluations(source: Path, settings: Mapping[str, Any]) -> list[Evaluation]:
             passes=_finite(one.get("passes_per_sample")),
             seconds=_finite(one.get("seconds")),
             is_own=_is_own(record, settings, natural=one.get("attack") == "natural"),
+            older=weights if is_older(weights) else "",
         )
         for one in outcomes
         if (accuracy := _finite(one.get("accuracy"))) is not None

@@ -28,7 +28,7 @@ def page(title: str, runs: Sequence[TrainingRun], made: Table, figures: Sequence
     common, different = compared(runs)
     parts = [
         facts_list(_facts(runs)),
-        warnings_box((run.name, text) for run in runs for text in (*_unfinished(run), *run.warnings)),
+        warnings_box((run.name, text) for run in runs for text in (*_unfinished(run), *_outdated(run), *run.warnings)),
         "<h2>Results</h2>",
         rich_table(_headline(made), "What every run reached, and what it cost", colours, rich_reading),
         figures_grid(figures),
@@ -90,6 +90,13 @@ def _unfinished(run: TrainingRun) -> list[str]:
     if run.asked is None or run.epochs >= run.asked:
         return []
     return [f"{run.epochs} of {count(run.asked, 'epoch', 'epochs')} done so far: `sihg resume` goes on with the run"]
+
+
+def _outdated(run: TrainingRun) -> list[str]:
+    older = sorted({one.older for one in run.evaluations if one.older})
+    if not older:
+        return []
+    return [f"the run went on after {', '.join(older)} was evaluated, which is not in its results: evaluate it again"]
 
 
 def _evaluations(runs: Sequence[TrainingRun], of_run: Mapping[str, str]) -> list[str]:

@@ -26,14 +26,21 @@ def training_table(runs: Sequence[TrainingRun]) -> Table:
         Column("best_natural", "natural at best\N{NO-BREAK SPACE}%"),
         Column("best_robust", "best robust\N{NO-BREAK SPACE}%"),
         Column("best_epoch", "best epoch"),
-        *(Column(f"test {name}", f"test {name}\N{NO-BREAK SPACE}%") for name in tested),
+        *(column for name in tested for column in _test_columns(name)),
         Column("passes", "gradient passes a sample"),
         Column("seconds", "seconds"),
     ]
     made = Table(
-        columns, [[*_row(run), *(tests.get(run.name) for tests in tested.values()), *_cost(run)] for run in runs]
+        columns,
+        [
+            [*_row(run), *(c for tests in tested.values() for c in _test(tests.get(run.name))), *_cost(run)]
+            for run in runs
+        ],
     )
     filled = [c.key for i, c in enumerate(columns) if c.key in CORE or any(row[i] is not None for row in made.rows)]
+    for name, tests in tested.items():
+        if len({one.samples for one in tests.values()}) == 1 and f"samples {name}" in filled:
+            filled.remove(f"samples {name}")  # the same for all runs
     if all(run.asked == run.epochs for run in runs):
         filled.remove("epochs_asked")
     return made.part(*filled)
@@ -111,6 +118,14 @@ def _row(run: TrainingRun) -> list[Cell]:
     ]
 
 
+def _test_columns(name: str) -> list[Column]:
+    return [Column(f"test {name}", f"test {name}\N{NO-BREAK SPACE}%"), Column(f"samples {name}", f"samples of {name}")]
+
+
+def _test(one: Evaluation | None) -> list[Cell]:
+    return [None, None] if one is None else [one.accuracy, one.samples]
+
+
 def _cost(run: TrainingRun) -> list[Cell]:
     return [run.rows[-1][key] if run.rows else None for key in ("passes", "seconds")]
 
@@ -119,7 +134,7 @@ def _evaluated(one: Evaluation) -> list[Cell]:
     is_attack = one.attack != "natural"
     ball = " ".join([one.norm, "" if one.eps is None else radius(one.eps), "" if one.bounded else "without bounds"])
     return [
-        one.checkpoint,
+        f"{one.checkpoint} (older: {one.older})" if one.older else one.checkpoint,
         f"{one.data} {one.split}".strip(),
         " ".join(ball.split()) if is_attack else None,
         one.attack,
@@ -128,15 +143,16 @@ def _evaluated(one: Evaluation) -> list[Cell]:
     ]
 
 
-def _tested(runs: Sequence[TrainingRun]) -> dict[str, dict[str, float]]:
-    """Accuracies on the run's own test samples within its own ball, by what was asked, then by run.
+def _tested(runs: Sequence[TrainingRun]) -> dict[str, dict[str, Evaluation]]:
+    """Evaluations on the run's own test samples within its own ball, by what was asked, then by run.
 
-    Checkpoints are named where several were tested. Of several evaluations of a kind, the one on most samples counts.
+    Checkpoints are named where several were tested; one that the run has gone on from is not its result. Of several
+    evaluations of a kind, the one on most samples counts.
     """
     kept: dict[tuple[str, str, str], dict[str, Evaluation]] = {}
     for run in runs:
         for one in run.evaluations:
-            if one.is_own and one.split in ("test", ""):
+            if one.is_own and not one.older and one.split in ("test", ""):
                 rule = one.rule if one.rule == "last iterate" and one.attack != "natural" else ""
                 of_kind = kept.setdefault((one.attack, one.checkpoint, rule), {})
                 if run.name not in of_kind or (of_kind[run.name].samples or 0) < (one.samples or 0):
@@ -145,5 +161,5 @@ def _tested(runs: Sequence[TrainingRun]) -> dict[str, dict[str, float]]:
     named = {}
     for (attack, checkpoint, rule), of_kind in kept.items():
         apart = ", ".join(part for part in (checkpoint if several else "", rule) if part)
-        named[f"{attack} ({apart})" if apart else attack] = {name: one.accuracy for name, one in of_kind.items()}
+        named[f"{attack} ({apart})" if apart else attack] = of_kind
     return named

@@ -36,6 +36,10 @@ class Feasible(Protocol):
         """The set for some rows of the batch."""
         ...
 
+    def saturated(self, delta: Tensor) -> float:
+        """The share of the entries of `delta` (L2: of its rows) that lie on the boundary of the set."""
+        ...
+
 
 @dataclass(frozen=True, eq=False)
 class Ball:
@@ -53,14 +57,24 @@ class Ball:
         if self.bounds is None:
             return
         low, high = (torch.as_tensor(b) for b in self.bounds)
-        if not bool((low < high).all()):
+        if not (bool((low <= high).all()) and bool((low < high).any())):  # a single feature may be fixed
             raise InputError(
                 f"the lower bound must lie below the upper one, got {_shown(self.bounds)}: give (lowest, highest)"
             )
-        width = float((high - low).max())
-        if self.norm == "linf" and self.eps > width:
+        if self.norm == "linf":
+            self._check_radius(float((high - low).max()))
+
+    def check_scale(self, shape: tuple[int, ...], *, pixels: bool) -> None:
+        """Refuse a radius that no two samples of this shape are apart; `pixels` lie in [0, 1] whatever the bounds."""
+        if pixels or self.bounds is not None:
+            low, high = (0.0, 1.0) if pixels or self.bounds is None else self.bounds
+            width = float((torch.as_tensor(high) - torch.as_tensor(low)).max())
+            self._check_radius(width * (1.0 if self.norm == "linf" else math.sqrt(math.prod(shape))))
+
+    def _check_radius(self, most: float) -> None:
+        if self.eps > most:
             raise InputError(
-                f"eps {self.eps:g} is more than the whole range of the data, {width:g}: "
+                f"eps {self.eps:g} is more than the whole range of the data, {most:g}: "
                 f"give it in the data's unit, such as {self.eps:g}/255 for images in [0, 1]"
             )
 
@@ -117,6 +131,12 @@ class LinfSet:
         """The same for some rows."""
         return LinfSet(self.low[index], self.high[index])
 
+    def saturated(self, delta: Tensor) -> float:
+        """Entries at one of their limits, of those that can move at all."""
+        free = self.low < self.high
+        at = (delta <= self.low).logical_or_(delta >= self.high).logical_and_(free)
+        return int(at.sum()) / max(1, int(free.sum()))
+
 
 @dataclass(frozen=True, eq=False)
 class L2Set:
@@ -160,6 +180,10 @@ class L2Set:
         """The same for some rows."""
         balls = tuple((_taken(centre, index), _taken(radius, index)) for centre, radius in self.balls)
         return L2Set(self.low[index], self.high[index], balls)
+
+    def saturated(self, delta: Tensor) -> float:
+        """Rows, up to a hundredth, on the sphere of the ball around zero."""
+        return int((_norms(delta) >= 0.99 * self.balls[-1][1]).sum()) / max(1, len(delta))
 
 
 def _taken(value: Any, index: Tensor) -> Any:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sihg.errors import InputError, UnknownNameError
 from sihg.robust.attacks import FGSM, PGD
-from sihg.robust.attacks.pgd import CHUNK, misclassified
+from sihg.robust.attacks.pgd import misclassified, rows_at_once
 from sihg.robust.ball import Ball
 from sihg.robust.data.samples import Samples
 from sihg.robust.passes import evaluating
@@ -39,7 +39,7 @@ def parse_attack(name: str, ball: Ball, *, last_iterate: bool = False) -> PGD | 
     if name == "natural":
         return None
     if name == "fgsm":
-        return FGSM(eps=ball.eps, norm=ball.norm, bounds=ball.bounds)
+        return FGSM(eps=ball.eps, norm=ball.norm, bounds=ball.bounds, last_iterate=last_iterate)
     form = re.fullmatch(r"pgd-(\d+)(?:-(\d+))?", name)
     if not form:
         raise UnknownNameError("attack", name, FORMS)
@@ -59,31 +59,49 @@ def evaluate(
     last_iterate: bool = False,
     progress: Callable[[str], Progress] = lambda _name: lambda _done: None,
 ) -> list[Outcome]:
-    """Attack all samples with each attack; `progress(name)` gives a function that hears how many samples are done."""
+    """Attack all samples with each attack, where the model is; `progress(name)` gives what hears how many are done."""
     chosen = [(name, parse_attack(name, ball, last_iterate=last_iterate)) for name in attacks]
     check_model(model, samples)
-    x, y = samples.floats(), samples.y
-    device = device_of(model)
+    if any(attack is not None for _, attack in chosen):
+        check_range(samples, ball)
     outcomes = []
     for name, attack in chosen:
-        begin, hears = time.perf_counter(), progress(name)
-        if attack is None:
-            broken, passes = natural_errors(model, x, y, device, hears), 0
-        else:
-            verdict = attack.run(model, x.to(device), y.to(device), seed, hears)
-            broken, passes = verdict.broken.cpu(), verdict.passes
+        begin = time.perf_counter()
+        broken, passes = _judged(model, samples, attack, seed, progress(name))
         outcomes.append(Outcome(name, broken, time.perf_counter() - begin, passes))
     return outcomes
 
 
-def natural_errors(model: nn.Module, x: Tensor, y: Tensor, device: torch.device, progress: Progress) -> Tensor:
-    """Which samples are misclassified as they are."""
-    wrong = []
+def _judged(
+    model: nn.Module, samples: Samples, attack: PGD | None, seed: int, progress: Progress
+) -> tuple[Tensor, int]:
+    """Which samples are broken, and the passes it took; only those under attack are floats, and on the device."""
+    device, broken, passes = device_of(model), torch.zeros(len(samples), dtype=torch.bool), 0
+    size = rows_at_once(samples.shape)
+    for first in range(0, len(samples), size):
+        rows = slice(first, first + size)
+        x, y = samples.floats(rows).to(device), samples.y[rows].to(device)
+        if attack is None:
+            broken[rows] = natural_errors(model, x, y, first).cpu()
+        else:
+            verdict = attack.run(model, x, y, seed, first=first)
+            broken[rows] = verdict.broken.cpu()
+            passes += verdict.passes
+        progress(min(first + size, len(samples)))
+    return broken, passes
+
+
+def natural_errors(model: nn.Module, x: Tensor, y: Tensor, first: int = 0) -> Tensor:
+    """Which rows are misclassified as they are; row 0 is number `first` for users."""
     with evaluating(model), torch.no_grad():
-        for some_x, some_y in zip(x.split(CHUNK), y.split(CHUNK), strict=True):
-            wrong.append(misclassified(model(some_x.to(device)), some_y.to(device)).cpu())
-            progress(min(len(wrong) * CHUNK, len(x)))
-    return torch.cat(wrong)
+        return misclassified(model(x), y, first)
+
+
+def check_range(samples: Samples, ball: Ball) -> None:
+    """Refuse a radius in another unit than the data's, and data outside the bounds, which no delta brings inside."""
+    ball.check_scale(samples.shape, pixels=samples.x.dtype == torch.uint8)
+    for first in range(0, len(samples) if ball.bounds is not None else 0, 4096):
+        ball.around(samples.floats(slice(first, first + 4096)))
 
 
 def check_model(model: nn.Module, samples: Samples) -> None:
@@ -106,6 +124,16 @@ def check_model(model: nn.Module, samples: Samples) -> None:
             f"the model gives an output of shape {shape} for one sample of {samples.name}, which has "
             f"{len(samples.classes)} classes: it must be (n, classes)"
         )
+
+
+def checked_device(name: str) -> str:
+    """The device of that name, if it can be used here."""
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        why = str(error).splitlines()[0]
+        raise InputError(f"device {name!r} cannot be used here ({why}): take cpu") from error
+    return name
 
 
 def device_of(model: nn.Module) -> torch.device:

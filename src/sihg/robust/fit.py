@@ -1,14 +1,18 @@
 """From settings to a trained model and back: the one-line forms."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from sihg.errors import InputError
 from sihg.robust import data as sources
 from sihg.robust import models
+from sihg.robust.data.files import data_folder
 from sihg.robust.data.samples import Samples, as_samples, held_out
 from sihg.robust.settings import Settings
 from sihg.robust.trainer import Trained, Trainer
@@ -45,9 +49,10 @@ def fit(
     train, held = split_off(samples, chosen)
     if out is None:
         return Trainer(model, train, chosen, held_out=held, tell=tell).run()
-    folder = new_folder(out, chosen, overwrite=overwrite)
-    with locked(folder.path):
-        return Trainer(model, train, chosen, held_out=held, folder=folder, tell=tell).run()
+    check_free(out, overwrite=overwrite)
+    # What is wrong with the data or the settings shows here, before there is a folder; mapped files need one.
+    ready = Trainer(model, train, replace(chosen, memory_files=False), held_out=held, tell=tell)
+    return run_in(out, ready, chosen, overwrite=overwrite)
 
 
 def prepare(
@@ -74,9 +79,45 @@ def split_off(samples: Samples, settings: Settings) -> tuple[Samples, Samples | 
     return held_out(samples, settings.validation, seed=settings.seed)
 
 
-def new_folder(path: str | Path, settings: Settings, *, overwrite: bool = False) -> RunFolder:
+def check_free(out: str | Path, *, overwrite: bool) -> None:
+    """Say at once that a folder is taken, before data is read; where nothing is there, nothing is made."""
+    if Path(out).exists() and not overwrite:
+        RunFolder.create(out)
+
+
+def run_in(
+    out: str | Path, ready: Trainer, settings: Settings, *, overwrite: bool = False, data_dir: Path | None = None
+) -> Trained:
+    """Run what a trainer without a folder has found to be right, in a folder of its own."""
+    with new_run(out, settings, overwrite=overwrite, data_dir=data_dir) as folder:
+        return Trainer(
+            ready.model, ready.train, settings, held_out=ready.held_out, folder=folder, tell=ready.tell
+        ).run()
+
+
+@contextmanager
+def new_run(
+    out: str | Path, settings: Settings, *, overwrite: bool = False, data_dir: Path | None = None
+) -> Iterator[RunFolder]:
+    """The locked folder of a new run; what fails before its first checkpoint leaves nothing behind."""
+    fresh = not Path(out).exists()
+    folder = RunFolder.create(out, overwrite=overwrite)
+    with locked(folder.path):
+        RunFolder.create(out)  # looked at again, now that nobody can come between
+        try:
+            yield new_folder(out, settings, data_dir=data_dir)
+        except Exception:
+            if not any(folder.checkpoints.glob("last-*")):
+                folder.clear(whole=fresh)
+            raise
+
+
+def new_folder(path: str | Path, settings: Settings, *, data_dir: Path | None = None) -> RunFolder:
     """The folder of a new run, with its config and environment."""
-    folder = RunFolder.create(path, overwrite=overwrite)
-    folder.write_config(settings.as_dict())
-    folder.write_environment({})
+    folder = RunFolder.create(path)
+    folder.write_config(settings.complete().as_dict(), settings.help_texts())
+    about: dict[str, Any] = {"threads": torch.get_num_threads()}
+    if settings.data in sources.SOURCES:
+        about["data_folder"] = str(data_folder(data_dir).resolve())
+    folder.write_environment(about)
     return folder

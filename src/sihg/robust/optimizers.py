@@ -1,16 +1,19 @@
 """Optimisers by name, and the one that the trainer hands to a method."""
 
 import inspect
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from sihg.core.hybrid import HybridGradient
 from sihg.errors import InputError, NotFiniteError, UnknownNameError
 from sihg.robust.schedules import Schedule
+
+CALMER = "start a new run with a lower lr, or with clip"
 
 
 class TrainingOptimizer:
@@ -54,8 +57,7 @@ class TrainingOptimizer:
         norm = nn.utils.get_total_norm(grads)
         if not bool(torch.isfinite(norm)):
             raise NotFiniteError(
-                f"the gradient is not finite, after {self.time:.2f} epochs, at learning rate {self.lr:g}: lower lr, or "
-                "set clip"
+                f"the gradient is not finite, after {self.time:.2f} epochs, at learning rate {self.lr:g}: {CALMER}"
             )
         if self.clip is not None:
             nn.utils.clip_grads_with_norm_(self.parameters, self.clip, norm)
@@ -73,21 +75,65 @@ class TrainingOptimizer:
 
 def build_optimizer(model: nn.Module, settings: Mapping[str, Any], theta: float) -> HybridGradient:
     """Any torch optimiser by its class name in any case, with its options, as a hybrid gradient."""
+    options = {key: value for key, value in settings.items() if key not in ("name", "theta")}
+    name = str(settings.get("name", "sgd")).lower()
+    kind, allowed = _known(name), _options(name)
+    for key in options.keys() - allowed.keys():
+        raise InputError(f"optimizer {name!r} has no option {key!r}: it has {', '.join(allowed)}")
+    options = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+    for key, value in options.items():
+        _check_option(f"optimizer.{key}", value, allowed[key])
+    try:
+        optimizer = HybridGradient(kind(model.parameters(), **options), theta=theta)
+        _try_out(kind, options, next(model.parameters()))
+    except InputError:
+        raise
+    except Exception as error:  # each optimiser has its own way to refuse
+        why = str(error).splitlines()[0] if str(error) else repr(error)
+        raise InputError(
+            f"optimizer {name!r} refuses its options {options} ({why}): change them, or take another optimiser"
+        ) from error
+    return optimizer
+
+
+def option_defaults(name: str) -> dict[str, Any]:
+    """The options of an optimiser that decide what it computes, and torch's values for them."""
+    how = ("maximize", "foreach", "capturable", "differentiable", "fused")  # it is computed, or not for training
+    found = {key: list(value) if isinstance(value, tuple) else value for key, value in _options(name).items()}
+    numbers = {key: value for key, value in found.items() if key not in how and isinstance(value, int | float | list)}
+    return {key: value for key, value in numbers.items() if not isinstance(value, list) or None not in value}
+
+
+def _known(name: str) -> type[torch.optim.Optimizer]:
     known = {
         name.lower(): kind
         for name, kind in vars(torch.optim).items()
         if inspect.isclass(kind) and issubclass(kind, torch.optim.Optimizer) and kind is not torch.optim.Optimizer
     }
-    options = {key: value for key, value in settings.items() if key not in ("name", "theta")}
-    name = str(settings.get("name", "sgd")).lower()
-    if name not in known:
-        raise UnknownNameError("optimizer", settings["name"], sorted(known))
-    allowed = [key for key in inspect.signature(known[name]).parameters if key != "params"]
-    for key in options.keys() - set(allowed):
-        raise InputError(f"optimizer {name!r} has no option {key!r}: it has {', '.join(allowed)}")
-    options = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
-    try:
-        optimizer = known[name](model.parameters(), **options)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"optimizer {name!r} refuses its options {options}: {error}") from error
-    return HybridGradient(optimizer, theta=theta)
+    if name.lower() not in known:
+        raise UnknownNameError("optimizer", name, sorted(known))
+    return known[name.lower()]
+
+
+def _options(name: str) -> dict[str, Any]:
+    """Every option of an optimiser and its default."""
+    return {key: p.default for key, p in inspect.signature(_known(name)).parameters.items() if key != "params"}
+
+
+def _check_option(name: str, value: Any, default: Any) -> None:
+    """Refuse what torch would take in silence: a text as true, a number that is none."""
+    if isinstance(default, bool) and not isinstance(value, bool):
+        raise InputError(f"{name} must be true or false, got {value!r}: leave it out for {str(default).lower()}")
+    if isinstance(default, tuple) and (not isinstance(value, tuple) or len(value) != len(default)):
+        raise InputError(f"{name} must be {len(default)} numbers such as {list(default)}, got {value!r}")
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, float) and not math.isfinite(number):
+            raise InputError(f"{name} must be finite, got {value}: leave it out for {default}")
+
+
+def _try_out(kind: type[torch.optim.Optimizer], options: Mapping[str, Any], like: Tensor) -> None:
+    """Take one step on a parameter that nobody needs: some optimisers look at their options, or at what they are given,
+    only then."""
+    p = nn.Parameter(torch.zeros(2, 2, dtype=like.dtype, device=like.device))
+    p.grad = torch.zeros_like(p)
+    kind([p], **options).step()

@@ -15,7 +15,7 @@ from sihg.errors import InputError, UnknownNameError
 from sihg.robust import data as sources
 from sihg.robust.ball import Ball
 from sihg.robust.data.samples import Samples, held_out
-from sihg.robust.evaluate import Outcome, Progress, check_model, evaluate, parse_attack
+from sihg.robust.evaluate import Outcome, Progress, check_model, checked_device, evaluate, parse_attack
 from sihg.robust.weights import Weights, load_weights
 from sihg.runs.environment import environment
 from sihg.runs.files import write_text, write_whole
@@ -55,7 +55,8 @@ def ask(
     ball = Ball(settings.eps, settings.norm, settings.bounds)
     for name in question.attacks:
         parse_attack(name, ball)  # before the data is read
-    samples = _samples(settings.data, question, data_dir)
+    checked_device(settings.device)
+    samples = _samples(settings.data, question, data_dir or weights.data_dir)
     model = _model(weights, samples)
     outcomes = evaluate(
         model,
@@ -76,6 +77,7 @@ def ask(
         "eps": settings.eps,
         "norm": settings.norm,
         "bounds": None if settings.bounds is None else list(settings.bounds),
+        "device": settings.device,
         "rule": "last iterate" if question.last_iterate else "any iterate",
     }
     return {**about, "attacks": [_row(one) for one in outcomes]}, outcomes, samples
@@ -105,6 +107,7 @@ def _model(weights: Weights, samples: Samples) -> nn.Module:
         )
     model = weights.build(shape, len(samples.classes))
     load_weights(model, weights.tensors, weights.source)
+    model = model.to(weights.settings.device)
     check_model(model, samples)
     return model.eval()
 

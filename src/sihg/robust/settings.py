@@ -1,15 +1,20 @@
 """The settings of a run, defined once: flags, TOML, the saved config and the documentation derive from them."""
 
 import difflib
+import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from fractions import Fraction
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from sihg.errors import InputError, UnknownNameError
 from sihg.robust.methods import METHODS, hyperparameters
+from sihg.robust.optimizers import option_defaults
+from sihg.robust.schedules import SCHEDULES
+from sihg.runs.config import from_toml
 
 SECTIONS = ("method", "optimizer", "schedule")
 SHORT = {  # names that reach into a section without naming it
@@ -17,6 +22,7 @@ SHORT = {  # names that reach into a section without naming it
 }
 THREAT = ("eps", "norm", "bounds")  # of the run, not of its method: evaluations use them too
 LEAST = {"epochs": 1, "batch_size": 1, "accumulate": 1, "evaluate_every": 1, "crop": 0, "validation": 0}
+OPTIMIZER_KINDS = {name: "bool | None" if name == "nesterov" else "float | None" for name in SHORT}  # None: torch's own
 
 
 def _setting(default: Any, about: str) -> Any:
@@ -49,7 +55,9 @@ class Settings:
     validation: int = _setting(0, "training samples held out to choose the best checkpoint (0: none is chosen)")
     evaluate_every: int = _setting(1, "epochs between evaluations on the held-out samples")
     evaluate_with: str = _setting("pgd-10", "the attack of these evaluations")
-    memory: str = _setting("int8", "how the perturbation memory is kept: int8, fp16 or fp32")
+    memory: str | None = _setting(
+        None, "how the perturbation memory is kept: int8, fp16 or fp32 (default: int8 for linf, fp16 for l2)"
+    )
     memory_files: bool = _setting(False, "keep the perturbation memory in files of the run instead of in RAM")
     checkpoint_minutes: float = _setting(5.0, "a checkpoint at least this often, beside the one after each epoch")
     device: str = _setting("cpu", "where to compute: cpu, cuda, mps, ...")
@@ -63,13 +71,13 @@ class Settings:
     def __post_init__(self) -> None:
         for name, least in LEAST.items():
             if getattr(self, name) < least:
-                raise InputError(f"{name} must be at least {least}, got {getattr(self, name)}")
+                raise InputError(f"{name} must be at least {least}, got {getattr(self, name)}: give {least} or more")
         if self.samples is not None and self.samples < 1:
             raise InputError(f"samples must be at least 1, got {self.samples}: leave it out for all")
         if not 0 <= self.ema < 1:
             raise InputError(f"ema must be at least 0 and below 1, got {self.ema}: 0.998 is common")
-        if self.clip is not None and not self.clip > 0:
-            raise InputError(f"clip must be > 0, got {self.clip}: leave it out for none")
+        if self.clip is not None and not 0 < self.clip < math.inf:
+            raise InputError(f"clip must be > 0 and finite, got {self.clip}: leave it out for none")
         if not self.checkpoint_minutes >= 0:
             raise InputError(f"checkpoint_minutes must be at least 0, got {self.checkpoint_minutes}: 5 is usual")
         for section in SECTIONS:
@@ -87,8 +95,36 @@ class Settings:
         given = {dotted_name(name, method): value for name, value in values.items()}
         known = {f.name: _kind(f.type) for f in fields(self)}
         own = {key: typed(key, known[key], given[key]) for key in given if "." not in key and key not in SECTIONS}
-        parts = {section: _changed(section, getattr(self, section), given) for section in SECTIONS}
+        before = {section: getattr(self, section) for section in SECTIONS}
+        # A theta that was written down only for completeness does not follow to another method.
+        if method != self.method["name"] and self.optimizer.get("theta") == _usual_theta(self.method["name"]):
+            before["optimizer"] = {key: value for key, value in self.optimizer.items() if key != "theta"}
+        parts = {section: _changed(section, before[section], given) for section in SECTIONS}
         return replace(self, **{**own, **parts})
+
+    @property
+    def theta(self) -> float:
+        """The extrapolation of the hybrid gradient: 1 for MSI-HG and 0 for the others, unless it is given."""
+        return float(self.optimizer.get("theta", _usual_theta(self.method["name"])))
+
+    def complete(self) -> "Settings":
+        """The same with nothing implicit: every default that is a value, whole paths. Other versions run the same."""
+        own = {key: value for key, value in self.method_arguments().items() if key not in THREAT}
+        usual = {key: default for key, (default, _) in hyperparameters(self.method["name"]).items()}
+        method = {key: value for key, value in {**usual, **own}.items() if key not in THREAT and value is not None}
+        optimizer, name = self.optimizer["name"], self.schedule["name"]
+        options = fields(SCHEDULES[name]) if name in SCHEDULES else ()  # another name is refused where it is built
+        schedule = {f.name: f.default for f in options if f.default is not MISSING}
+        whole = replace(
+            self,
+            data=_whole_path(self.data),
+            model=_whole_path(self.model),
+            memory=self.memory or ("int8" if self.norm == "linf" else "fp16"),
+            method={"name": self.method["name"], **method},
+            optimizer={"name": optimizer, **option_defaults(optimizer), **self.optimizer, "theta": self.theta},
+            schedule={"name": name, **schedule, **self.schedule},
+        )
+        return whole.with_values({})  # torch's 0 for weight_decay as the 0.0 that it is read as
 
     def method_arguments(self) -> dict[str, Any]:
         """What the method is built with, apart from running objects."""
@@ -99,10 +135,17 @@ class Settings:
         return {**{k: v for k, v in {**defaults, **threat}.items() if k in hyperparameters(name)}, **mine}
 
     def as_dict(self) -> dict[str, Any]:
-        """For the config file: complete, except for what is None, which is the default."""
+        """For the config file, where what is not set is "none"."""
         given = asdict(self)
-        given["bounds"] = "none" if self.bounds is None else list(self.bounds)
-        return {key: value for key, value in given.items() if value is not None}
+        given["bounds"] = None if self.bounds is None else list(self.bounds)
+        own = {key for key, (default, _) in hyperparameters(self.method["name"]).items() if default is None}
+        given["method"] |= dict.fromkeys(sorted(own - self.method.keys() - set(THREAT)), "none")
+        return {key: "none" if value is None else value for key, value in given.items()}
+
+    def help_texts(self) -> dict[str, str]:
+        """What each setting means, by its dotted name."""
+        own = {f"method.{key}": about for key, (_, about) in hyperparameters(self.method["name"]).items()}
+        return {f.name: f.metadata["help"] for f in fields(self)} | own
 
 
 def presets() -> dict[str, dict[str, Any]]:
@@ -119,9 +162,24 @@ def preset(name: str, method: str | None = None) -> Settings:
     known = presets()
     if name not in known:
         raise UnknownNameError("preset", name, list(known))
-    chosen = dict(known[name])
-    chosen.pop("about", None)
-    special = chosen.pop("methods", {})
+    return _of_table(known[name], method)
+
+
+def read_settings(path: Path, method: str | None = None) -> Settings:
+    """The settings in a TOML file: the config of a run, or one written like a preset."""
+    table = from_toml(path)
+    try:
+        return _of_table(table, method)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def _of_table(table: Mapping[str, Any], method: str | None) -> Settings:
+    """The settings of a table for a method (default: its own); it may say what is special for which method."""
+    chosen = {key: value for key, value in table.items() if key not in ("about", "methods")}
+    special = table.get("methods", {})
+    if not isinstance(special, Mapping) or not all(isinstance(part, Mapping) for part in special.values()):
+        raise InputError(f"methods must be tables, such as [methods.pgd], got {special!r}: write one a method")
     settings = Settings().with_values(chosen)
     method = method or settings.method["name"]
     if method not in METHODS:
@@ -158,12 +216,14 @@ def unknown_setting(name: str) -> InputError:
 
 def typed(name: str, kind: str, value: Any) -> Any:
     """A setting's value in the type it is declared with."""
-    if kind.startswith("str") and value is not None:
+    if kind == "str" and value is not None:  # "none" may be a choice there
         return str(value)
     if value is None or str(value).lower() == "none":
         if "None" in kind:
             return None
         raise InputError(f"{name} cannot be none: give a value")
+    if kind.startswith("str"):
+        return str(value)
     if kind.startswith("tuple"):
         pair = value.split(",") if isinstance(value, str) else value
         if not isinstance(pair, list | tuple) or len(pair) != 2:
@@ -229,9 +289,9 @@ def _changed(section: str, part: Mapping[str, Any], given: Mapping[str, Any]) ->
     part = dict(whole) if "name" in whole else {**part, **whole}
     prefix = f"{section}."
     part |= {key.removeprefix(prefix): value for key, value in given.items() if key.startswith(prefix)}
-    kind = _method_kinds(part["name"]) if section == "method" else None
     typed_part = {
-        key: value if key == "name" else _typed_in(kind, part["name"], key, value) for key, value in part.items()
+        key: str(value) if key == "name" else _typed_in(section, part["name"], key, value)
+        for key, value in part.items()
     }
     return {key: value for key, value in typed_part.items() if value is not None}  # None is every default's
 
@@ -242,15 +302,30 @@ def _method_kinds(method: str) -> dict[str, str]:
     return {f.name: _kind(f.type) for f in fields(METHODS[method]) if f.name in own}
 
 
-def _typed_in(kinds: dict[str, str] | None, method: str, key: str, value: Any) -> Any:
-    """A setting of a section: of the method as declared, of the others as it looks."""
-    if kinds is None:
-        return guessed(value)
+def _typed_in(section: str, name: str, key: str, value: Any) -> Any:
+    """A setting of a section: of the method, and what all optimisers share, as declared; the others as they look."""
+    if section != "method":
+        known = OPTIMIZER_KINDS if section == "optimizer" else {}
+        return typed(key, known[key], value) if key in known else guessed(value)
+    kinds = _method_kinds(name)
     if key in THREAT:
         raise InputError(f"{key} belongs to the whole run, not to its method, got method.{key} = {value!r}: set {key}")
     if key not in kinds:
-        raise InputError(f"method {method!r} has no setting {key!r}: it has {', '.join(kinds) or 'none'}")
+        raise InputError(f"method {name!r} has no setting {key!r}: it has {', '.join(kinds) or 'none'}")
     return typed(key, kinds[key], value)
+
+
+def _usual_theta(method: str) -> float:
+    return 1.0 if method == "msi-hg" else 0.0
+
+
+def _whole_path(source: str) -> str:
+    """npz:PATH, folder:PATH and PATH.py:NAME from the root on, so that they mean the same from every folder."""
+    kind, _, path = source.partition(":")
+    if kind in ("npz", "folder") and path:
+        return f"{kind}:{Path(path).expanduser().resolve()}"
+    file, _, name = source.rpartition(":")
+    return f"{Path(file).expanduser().resolve()}:{name}" if file.endswith(".py") else source
 
 
 def _kept(section: str, part: Mapping[str, Any], name: str) -> dict[str, Any]:

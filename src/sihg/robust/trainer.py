@@ -1,10 +1,14 @@
 """Training: epochs, evaluations, checkpoints; the same run again after any interruption."""
 
+import json
 import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from hashlib import sha256
 from typing import Any
 
 import torch
@@ -20,9 +24,9 @@ from sihg.robust.evaluate import check_model, evaluate, parse_attack
 from sihg.robust.memory import PerturbationMemory
 from sihg.robust.methods import MSIHG, YOPO, FreeAT, Log, build_method
 from sihg.robust.models import split
-from sihg.robust.optimizers import TrainingOptimizer, build_optimizer
+from sihg.robust.optimizers import CALMER, TrainingOptimizer, build_optimizer
 from sihg.robust.schedules import build as build_schedule
-from sihg.robust.settings import Settings
+from sihg.robust.settings import SECTIONS, Settings
 from sihg.robust.watch import Watch
 from sihg.robust.weights import load_weights
 from sihg.runs.checkpoint import Checkpoint, newest_checkpoint, write_checkpoint
@@ -35,6 +39,9 @@ COLUMNS = (
     *("epoch", "step", "loss", "accuracy", "natural", "robust", "lr", "passes", "moved", "saturated"),
     *("seconds", "evaluation_seconds"),
 )
+BINS = 10  # of |delta| / eps, in the memory's table
+MEMORY_COLUMNS = ("epoch", "moved", "saturated", *(f"to_{k / BINS:g}" for k in range(1, BINS + 1)))
+FREE = ("data", "device", "checkpoint_minutes")  # settings that a resumed run may change; its data is known by its sum
 
 
 @dataclass
@@ -110,7 +117,9 @@ class Trainer:
         self.device = _checked_device(settings.device)
         self.model = model.to(self.device)
         check_model(self.model, train)
+        self._check_smallest_batch()
         self.ball = Ball(settings.eps, settings.norm, settings.bounds)
+        self.ball.check_scale(train.shape, pixels=train.x.dtype == torch.uint8)
         _check_range(train, self.ball)
         parse_attack(settings.evaluate_with, self.ball)  # an unknown one is named now, not after an epoch
         self.augment = Augment(settings.flip, settings.crop) if settings.flip or settings.crop else None
@@ -126,12 +135,15 @@ class Trainer:
         self.history: list[dict[str, Any]] = []
         self.warnings: list[str] = []
         if folder is not None:
-            self.metrics, self.log = Table(folder.metrics, COLUMNS), JsonLines(folder.log)
+            self.files: dict[str, Table | JsonLines] = {
+                "metrics": Table(folder.metrics, COLUMNS),
+                "log": JsonLines(folder.log),
+                **({} if self.memory is None else {"memory": Table(folder.memory_table, MEMORY_COLUMNS)}),
+            }
 
     def _new_optimizer(self) -> TrainingOptimizer:
         settings = self.settings
-        theta = settings.optimizer.get("theta", 1.0 if settings.method["name"] == "msi-hg" else 0.0)
-        inner = build_optimizer(self.model, settings.optimizer, theta)
+        inner = build_optimizer(self.model, settings.optimizer, settings.theta)
         lr = float(inner.param_groups[0]["lr"])
         options = {key: value for key, value in settings.schedule.items() if key != "name"}
         schedule = build_schedule(settings.schedule["name"], lr, settings.epochs, **options)
@@ -142,7 +154,8 @@ class Trainer:
         files = self.folder.memory if settings.memory_files and self.folder is not None else None
         if settings.memory_files and files is None:
             raise InputError("memory_files needs a run folder: give one (--out), or keep the memory in RAM")
-        return PerturbationMemory(len(self.train), self.train.shape, settings.eps, dtype=settings.memory, folder=files)
+        dtype = settings.complete().memory or ""
+        return PerturbationMemory(len(self.train), self.train.shape, settings.eps, dtype=dtype, folder=files)
 
     def _new_method(self) -> Any:
         settings, name = self.settings, self.settings.method["name"]
@@ -154,6 +167,23 @@ class Trainer:
         if isinstance(method, YOPO):
             split(self.model)  # a model without stem and body is refused now
         return method
+
+    def _check_smallest_batch(self) -> None:
+        """Refuse a single sample where batch normalisation would need several, now and not at the end of an epoch."""
+        n, size, most = len(self.train), self.settings.batch_size, self.settings.accumulate
+        smallest = min(some // min(most, some) for some in (min(size, n), n % size or size))
+        if smallest > 1 or not any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.model.modules()):
+            return
+        try:
+            with torch.no_grad(), torch.random.fork_rng():
+                deepcopy(self.model).train()(self.train.floats(slice(1)).to(self.device))
+        except ValueError as error:
+            if "per channel" not in str(error):
+                raise
+            raise InputError(
+                f"batch normalisation needs more than 1 sample, which is what {n} samples in batches of {size}, each "
+                f"in {most} part(s), come to: choose another batch_size"
+            ) from error
 
     # ---- the loop
 
@@ -251,21 +281,31 @@ class Trainer:
 
     def _not_finite(self, what: str) -> NotFiniteError:
         return NotFiniteError(
-            f"{what}, after {self.optimizer.time:.2f} epochs, at learning rate {self.optimizer.lr:g}: lower lr, or set "
-            "clip"
+            f"{what}, after {self.optimizer.time:.2f} epochs, at learning rate {self.optimizer.lr:g}: {CALMER}"
         )
 
     def _record(self, row: dict[str, Any], warnings: list[str]) -> None:
         self.history.append(row)
         self.warnings += warnings
         if self.folder is not None:
-            self.metrics.append(row)
-            self.log.append({"event": "epoch", **row})
+            self.files["metrics"].append(row)
+            if self.memory is not None:
+                self.files["memory"].append({key: row[key] for key in MEMORY_COLUMNS[:3]} | self._shares(self.memory))
+            self.files["log"].append({"event": "epoch", **row})
             for warning in warnings:
-                self.log.append({"event": "warning", "epoch": row["epoch"], "text": warning})
+                self.files["log"].append({"event": "warning", "epoch": row["epoch"], "text": warning})
         self.tell("epoch", row)
         for warning in warnings:
             self.tell("warning", {"text": warning})
+
+    def _shares(self, memory: PerturbationMemory) -> dict[str, float]:
+        """How many of the stored entries (l2: perturbations) are how large, in units of eps."""
+        counts = torch.zeros(BINS, dtype=torch.float64)
+        for rows in torch.arange(memory.n).split(max(1, 2**22 // math.prod(memory.shape))):
+            delta = memory.read(rows, self.progress.epoch + 1)
+            sizes = delta.abs() if self.settings.norm == "linf" else torch.linalg.vector_norm(delta.flatten(1), dim=1)
+            counts += torch.histc(sizes.div_(memory.eps).clamp_(max=1), BINS, 0, 1)
+        return dict(zip(MEMORY_COLUMNS[3:], (counts / counts.sum()).tolist(), strict=True))
 
     def _row(self) -> dict[str, Any]:
         """The metrics of the epoch so far."""
@@ -308,13 +348,14 @@ class Trainer:
             tensors["memory"] = self.memory.state(max(0, here.epoch - (here.number == 0)))
         elif self.memory is not None:
             self.memory.flush()
-        self.metrics.flush_to_disk()
-        self.log.flush_to_disk()
+        for file in self.files.values():
+            file.flush_to_disk()
         about = {
             "progress": asdict(here),
             "optimizer": state,
-            "sizes": {"metrics": self.metrics.size(), "log": self.log.size()},
+            "sizes": {name: file.size() for name, file in self.files.items()},
             "data": self._about_data(),
+            "settings": _flat(self.settings),
         }
         step = here.epoch * self.steps + here.number
         write_checkpoint(self.folder.checkpoints, f"last-{step:08d}", tensors, about)
@@ -328,7 +369,15 @@ class Trainer:
     def _about_data(self) -> dict[str, Any]:
         """What it takes to make the model again without the data, and to know the data again."""
         about = {"shape": list(self.train.shape), "classes": list(self.train.classes), "samples": len(self.train)}
-        return {**about, "batch_size": self.settings.batch_size}
+        return {**about, "sha256": self._data_sum}
+
+    @cached_property
+    def _data_sum(self) -> str:
+        parts = [self.train, *([] if self.held_out is None else [self.held_out])]
+        found = sha256()
+        for tensor in (t for part in parts for t in (part.x, part.y)):
+            found.update(tensor.contiguous().numpy().data)
+        return found.hexdigest()
 
     def resume(self) -> list[str]:
         """Go back to the folder's newest whole checkpoint; gives what had to be skipped.
@@ -346,10 +395,11 @@ class Trainer:
     def _restore(self, checkpoint: Checkpoint) -> None:
         state, tensors = checkpoint.state, checkpoint.tensors
         saved = dict(state["progress"])
-        if (theirs := state["data"]) != (ours := self._about_data()):
-            raise InputError(
-                f"{checkpoint.path} is of a run on {theirs}, here is {ours}: give the same data and batches"
-            )
+        if wrong := _differing(state.get("settings", {}), _flat(self.settings)):
+            raise InputError(f"{checkpoint.path} is of a run with {wrong}: give the same settings, or start a new run")
+        data = self._about_data()
+        if wrong := _differing({**data, **{key: state["data"][key] for key in data if key in state["data"]}}, data):
+            raise InputError(f"{checkpoint.path} is of a run on other data, with {wrong}: give the same data")
         load_weights(self.model, tensors["weights"], checkpoint.path)
         self.optimizer.inner.load_state_dict(put_together(state["optimizer"], tensors["optimizer"]))
         if self.optimizer.average is not None:
@@ -361,8 +411,22 @@ class Trainer:
             self.memory.load_state(tensors["memory"])
         elif self.memory is not None:
             self.memory.check_available(self.progress.epoch)
-        self.metrics.truncate(state["sizes"]["metrics"])
-        self.log.truncate(state["sizes"]["log"])
+        for name, size in state["sizes"].items():
+            self.files[name].truncate(size)
+
+
+def _flat(settings: Settings) -> dict[str, Any]:
+    """All settings that decide what a run computes, by their dotted names, as JSON has them."""
+    given = {key: value for key, value in settings.complete().as_dict().items() if key not in FREE}
+    parts = {f"{name}.{key}": value for name in SECTIONS for key, value in given.pop(name).items()}
+    flat: dict[str, Any] = json.loads(json.dumps({**given, **parts}))
+    return flat
+
+
+def _differing(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
+    """What is not the same in both, as text; nothing where they are alike, or where theirs says nothing."""
+    keys = [key for key in theirs | ours if theirs and theirs.get(key) != ours.get(key)]
+    return ", ".join(f"{key} = {theirs.get(key, 'none')} (here {ours.get(key, 'none')})" for key in keys)
 
 
 def _added(total: float | None, mean: float | None, samples: int) -> float | None:

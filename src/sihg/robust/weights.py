@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from sihg.errors import InputError, UnknownNameError
 from sihg.robust import models
-from sihg.robust.settings import Settings
+from sihg.robust.settings import Settings, read_settings
 from sihg.runs.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
 from sihg.runs.folder import RunFolder
 
+NAMED = 3  # keys that an error names
 SUFFIXES = (".safetensors", ".pt", ".pth")
 
 
@@ -41,6 +42,11 @@ class Weights:
         """What to call them beside others."""
         return str(self.source) if self.folder is None else str(self.folder.path)
 
+    @property
+    def data_dir(self) -> Path | None:
+        """Where their run found its data."""
+        return None if self.folder is None else self.folder.data_folder()
+
     def build(self, shape: tuple[int, ...] | None = None, classes: int | None = None) -> nn.Module:
         """A model for them, not yet filled, for the shape and the classes they were trained for, or those given."""
         settings, shape, classes = self.settings, self.shape or shape, self.classes or classes
@@ -56,10 +62,7 @@ def of_run(path: Path, checkpoint: str = "last") -> Weights:
     inside = (path / "manifest.json").is_file()
     folder = RunFolder.open(path.resolve().parents[1] if inside else path)
     found = read_checkpoint(path) if inside else _newest(folder, checkpoint)
-    try:
-        settings = Settings().with_values(folder.read_config())
-    except InputError as error:
-        raise InputError(f"{folder.config}: {error}") from error
+    settings = read_settings(folder.config)
     average, about = found.tensors.get("average"), found.state["data"]
     tensors = found.tensors["weights"] if average is None else _averaged(average)
     label = path.resolve().name if inside else checkpoint
@@ -113,7 +116,15 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], source: object
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
-        why = str(error).splitlines()[1].strip()
+        why = _shortened(str(error).splitlines()[1].strip())
         raise InputError(
             f"the weights of {source} do not fit this {type(model).__name__} ({why}): give the model that was trained"
         ) from error
+
+
+def _shortened(why: str) -> str:
+    """Torch's list of keys that are missing or too many, after three of them."""
+    keys = why.split(", ")
+    return (
+        why if len(keys) <= NAMED or "key(s)" not in why else f"{', '.join(keys[:NAMED])} and {len(keys) - NAMED} more"
+    )

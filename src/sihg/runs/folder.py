@@ -22,7 +22,7 @@ class RunFolder:
     NAMES = (
         *("checkpoints", "evaluation", "memory"),
         *("index.html", "curves.svg", "curves.png", "table.csv", "table.md"),  # of its report
-        *("metrics.csv", "log.jsonl", "memory.csv", "gallery.npz", "environment.json", "config.toml"),
+        *("metrics.csv", "log.jsonl", "memory.csv", "environment.json", "config.toml"),
     )
 
     def __init__(self, path: str | Path) -> None:
@@ -35,7 +35,6 @@ class RunFolder:
         self.memory = self.path / "memory"  # mapped files of the perturbation memory
         self.memory_table = self.path / "memory.csv"
         self.evaluation = self.path / "evaluation"
-        self.gallery = self.path / "gallery.npz"
 
     @classmethod
     def create(cls, path: str | Path, *, overwrite: bool = False) -> Self:
@@ -72,6 +71,27 @@ class RunFolder:
     def write_environment(self, extra: Mapping[str, Any]) -> None:
         """Write what the run was made with: versions, hardware, and `extra`."""
         write_text(self.environment, json.dumps({**environment(), **extra}, indent=1) + "\n")
+
+    def read_environment(self) -> dict[str, Any]:
+        """Read what the run was made with; nothing where that is lost, since no result depends on it."""
+        try:
+            found = json.loads(self.environment.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def data_folder(self) -> Path | None:
+        """Where the run found its data, if that is known and still there."""
+        found = self.read_environment().get("data_folder")
+        return Path(found) if isinstance(found, str) and Path(found).is_dir() else None
+
+    def clear(self, *, whole: bool) -> None:
+        """Remove what a run has written, as far as it can be; `whole`: and the folder itself with all that is in it."""
+        for path in [self.path] if whole else [self.path / name for name in self.NAMES]:
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
     def _contents(self) -> list[Path]:
         """What lies in the folder, apart from its lock and half files of writes that were cut short."""

@@ -87,7 +87,8 @@ def test_points_keep_their_bounds_to_the_last_bit() -> None:
     high = torch.tensor(0.7)
     x = 0.7 * torch.rand(500, 6, generator=torch.Generator().manual_seed(0))
     assert bool((x + (high - x) > high).any())
-    x_adv = FGSM(eps=0.8, bounds=(-0.1, 0.7))(net("table", dtype=torch.float32), x, torch.zeros(500, dtype=torch.int64))
+    attack = FGSM(eps=0.8, bounds=(-0.1, 0.7), last_iterate=True)
+    x_adv = attack(net("table", dtype=torch.float32), x, torch.zeros(500, dtype=torch.int64))
     assert float(x_adv.max()) == float(high)
     assert float(x_adv.min()) == float(torch.tensor(-0.1))
 
@@ -135,15 +136,33 @@ def test_fgsm_is_one_step_of_eps_from_the_image() -> None:
     x, y = samples(60)
     model = trained("plain")
     for norm in ("linf", "l2"):
-        by_name = FGSM(eps=0.1, norm=norm).run(model, x, y, seed=1)
-        same = PGD(eps=0.1, norm=norm, steps=1, step_size=0.1, random_start=False, last_iterate=True).run(model, x, y)
-        assert torch.equal(by_name.x_adv, same.x_adv)
-        assert torch.equal(by_name.broken, same.broken)
+        for last in (True, False):
+            by_name = FGSM(eps=0.1, norm=norm, last_iterate=last).run(model, x, y, seed=1)
+            same = PGD(eps=0.1, norm=norm, steps=1, step_size=0.1, random_start=False, last_iterate=last)
+            verdict = same.run(model, x, y)
+            assert torch.equal(by_name.x_adv, verdict.x_adv)
+            assert torch.equal(by_name.broken, verdict.broken)
+            assert by_name.passes == verdict.passes
         with evaluating(model):
             g = gradient(model, x, y)
         step = g.sign() if norm == "linf" else g / g.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
-        torch.testing.assert_close(by_name.x_adv, (x + 0.1 * step).clamp(0, 1), rtol=0, atol=1e-12)
+        end = FGSM(eps=0.1, norm=norm, last_iterate=True)(model, x, y)
+        torch.testing.assert_close(end, (x + 0.1 * step).clamp(0, 1), rtol=0, atol=1e-12)
     assert torch.equal(FGSM(eps=0.0)(model, x, y), x)
+
+
+def test_fgsm_counts_what_is_wrong_without_it() -> None:
+    """As every attack does that counts any iterate: the start is one."""
+    x, y = samples(60)
+    model = trained("plain")
+    with evaluating(model):
+        y[:5] = (model(x[:5]).argmax(1) + 1) % 4
+    found = FGSM(eps=0.1).run(model, x, y)
+    assert found.broken[:5].all()
+    assert torch.equal(found.x_adv[:5], x[:5])
+    last = FGSM(eps=0.1, last_iterate=True).run(model, x, y)
+    assert bool((found.broken | ~last.broken).all())
+    assert not torch.equal(last.x_adv[:5], x[:5])
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
@@ -167,19 +186,44 @@ def test_results_depend_on_the_seed_alone(norm: str, monkeypatch: pytest.MonkeyP
     assert torch.equal(attack(model, x, y, seed=1), first.x_adv)
     assert not torch.equal(first.x_adv, other.x_adv)
     for chunk in (64, 128, 512):
-        monkeypatch.setattr(pgd, "CHUNK", chunk)
+        monkeypatch.setattr(pgd, "rows_at_once", lambda _shape, rows=chunk: rows)
         again = attack.run(model, x, y, seed=1)
         assert torch.equal(again.broken, first.broken)
         assert again.passes == first.passes
         torch.testing.assert_close(again.x_adv, first.x_adv, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_parts_give_what_the_whole_gives(norm: str) -> None:
+    """The number of a row decides its draws, wherever the rows are cut."""
+    x, y = samples(300, (6,))
+    model = trained("table")
+    attack = PGD(eps=0.15, steps=3, restarts=2, norm=norm)
+    whole = attack.run(model, x, y, seed=1)
+    parts = [attack.run(model, x[a:b], y[a:b], seed=1, first=a) for a, b in ((0, 64), (64, 192), (192, 300))]
+    assert torch.equal(torch.cat([part.broken for part in parts]), whole.broken)
+    torch.testing.assert_close(torch.cat([part.x_adv for part in parts]), whole.x_adv, rtol=0, atol=1e-12)
+    assert sum(part.passes for part in parts) == whole.passes
+    shifted = attack.run(model, x[64:192], y[64:192], seed=1)
+    assert not torch.equal(shifted.x_adv, parts[1].x_adv)
+    with pytest.raises(InputError, match="first must be a multiple of 64, got 10: cut the rows"):
+        attack.run(model, x, y, first=10)
+    with pytest.raises(InputError, match="row 65 of x has a value that is not finite"):
+        attack.run(model, changed(x, 1, float("nan")), y, first=64)
+
+
 def test_progress_hears_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pgd, "CHUNK", 64)
+    monkeypatch.setattr(pgd, "rows_at_once", lambda _shape: 64)
     x, y = samples(150, (6,))
     heard: list[int] = []
     PGD(eps=0.1, steps=1).run(trained("table"), x, y, progress=heard.append)
     assert heard == [64, 128, 150]
+
+
+def test_rows_at_once() -> None:
+    """About as many values whatever the shape, in multiples of the 64 rows that are drawn together."""
+    shapes = ((1, 28, 28), (3, 32, 32), (3, 224, 224), (6,), ())
+    assert [pgd.rows_at_once(shape) for shape in shapes] == [448, 128, 64, 1024, 1024]
 
 
 def test_no_rows() -> None:

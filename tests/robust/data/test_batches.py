@@ -9,7 +9,7 @@ from sihg.robust.data.augment import Augment
 from sihg.robust.data.batches import Batch, batches, epoch_batches, steps_of
 from sihg.robust.data.order import order
 from sihg.robust.data.samples import as_samples
-from sihg.robust.methods import Natural
+from sihg.robust.methods import PGDAT, Natural
 from tests.robust.methods.nets import gradients, net, one_batch, samples
 
 
@@ -56,18 +56,17 @@ def test_images_become_floats_and_other_forms_of_data_are_the_same() -> None:
     assert torch.equal(own.x, pair.x)
 
 
-def test_draws_differ_by_purpose_epoch_step_part_and_seed_and_repeat() -> None:
+def test_draws_differ_by_purpose_epoch_step_and_seed_and_repeat() -> None:
     seen = list(batches(samples(12), size=6, epochs=2)) + list(batches(samples(12), size=6, seed=1))
     again = list(batches(samples(12), size=6, epochs=2)) + list(batches(samples(12), size=6, seed=1))
     first, second = ([_draws(b) for b in some] for some in (seen, again))
     assert first == second
     flat = [number for some in first for number in some]
-    assert len(set(flat)) == len(flat) == 6 * 4
+    assert len(set(flat)) == len(flat) == 6 * 2
 
 
 def _draws(batch: Batch) -> list[float]:
-    later = list(batch.parts(3))[1:]
-    generators = [batch.draw("start"), batch.draw("delta"), *(part.draw("start") for part in later)]
+    generators = [batch.draw("start"), batch.draw("delta")]
     return [float(torch.rand((), generator=draw, dtype=torch.float64)) for draw in generators]
 
 
@@ -108,6 +107,24 @@ def test_parts_keep_the_moves_of_their_images() -> None:
         assert part.move is not None
         assert torch.equal(part.move.apply(x[part.index]), part.x)
         assert part.size == 9
+        whole, mine = batch.other_move(), part.other_move()
+        assert whole is not None
+        assert mine is not None
+        assert torch.equal(mine.down, whole.down[part.part])
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_parts_share_the_draws_of_their_batch(norm: str) -> None:
+    batch, method = one_batch(12), PGDAT(eps=0.2, norm=norm)
+    feasible, eps = method.ball(batch)
+    whole = method.start(batch, feasible, eps)
+    pieces = [(part, method.ball(part)[0]) for part in batch.parts(5)]
+    torch.testing.assert_close(torch.cat([method.start(part, own, eps) for part, own in pieces]), whole)
+    assert torch.equal(torch.arange(12), torch.cat([torch.arange(12)[part.part] for part, _ in pieces]))
+    centre, radii = torch.full_like(batch.x, 0.01), torch.linspace(0.01, 0.1, 12).view(12, 1, 1, 1).double()
+    near = method.start(batch, feasible, radii, centre)
+    split = [method.start(part, own, radii[part.part], centre[part.part]) for part, own in pieces]
+    torch.testing.assert_close(torch.cat(split), near)
 
 
 def test_settings_that_give_no_batch() -> None:

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from sihg.errors import InputError
-from sihg.robust.data import DataWarning, load
+from sihg.robust.data import DataWarning, as_samples, load
 
 
 def write_images(folder: Path, n: int = 5, size: tuple[int, int] = (4, 3), mode: str = "RGB") -> None:
@@ -93,11 +93,58 @@ def test_npz_shapes(given: tuple[int, ...], kept: tuple[int, ...], tmp_path: Pat
 
 def test_npz_with_a_test_set(tmp_path: Path) -> None:
     x = np.ones((4, 2), np.float32)
-    np.savez(tmp_path / "a.npz", x_train=x, y_train=np.array([[0], [1], [0], [1]]), x_test=x[:1], y_test=[2])
+    np.savez(tmp_path / "a.npz", x_train=x, y_train=np.array([[0], [1], [2], [1]]), x_test=x[:1], y_test=[1])
     train, test = load(f"npz:{tmp_path / 'a.npz'}")
-    assert (train.y.tolist(), test.y.tolist()) == ([0, 1, 0, 1], [2])
+    assert (train.y.tolist(), test.y.tolist()) == ([0, 1, 2, 1], [1])
     assert train.classes == test.classes == ("0", "1", "2")
     assert train.x.dtype == torch.float32
+
+
+@pytest.mark.parametrize("kind", ["<f8", ">f8", "<f4", "<f2"])
+def test_npz_floats_are_those_of_models(kind: str, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).random((20, 3)).astype(kind)
+    np.savez(tmp_path / "a.npz", x=x, y=np.arange(20) % 2, x_test=x[:3], y_test=[0, 1, 0])
+    train, test = load(f"npz:{tmp_path / 'a.npz'}")
+    assert train.x.dtype == test.x.dtype == torch.float32
+    assert train.x.numpy().tolist() == x.astype(np.float32).tolist()
+    assert as_samples((x.astype("=f8"), np.arange(20) % 2)).x.dtype == torch.float64  # a library user's choice
+
+
+def test_classes_without_training_samples_are_refused(tmp_path: Path) -> None:
+    path, x, y = tmp_path / "a.npz", np.ones((30, 2)), np.arange(30) % 10
+
+    def message(**arrays: object) -> str:
+        np.savez(path, **{"x": x, "y": y, **arrays})  # type: ignore[arg-type]
+        with pytest.raises(InputError) as caught:
+            load(f"npz:{path}")
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    odd = y.copy()
+    odd[17] = 255
+    expected = "row 17 of y has the label 255, but y has 11 different labels, so they must be 0 to 10: correct it, or"
+    assert expected in message(y=odd)
+    assert "row 17 of y has the label 255.0" in message(y=odd.astype(float))
+    assert "row 1 of y has the label 2, but y has 2 different labels" in message(y=y % 2 + 1)
+    tested = message(x_test=x[:3], y_test=[0, 9, 10])
+    assert "row 2 of y_test has the label 10, but y has 10 different labels" in tested
+    huge = y.astype(np.int64)
+    huge[0] = 10**15  # whose classes nobody could list
+    assert "row 0 of y has the label 1000000000000000" in message(y=huge)
+    few = message(x=x[:3], y=np.arange(3))
+    assert "has no sample for training: add some, or leave the class out" in few
+
+
+def test_an_empty_class_folder_is_refused(tmp_path: Path) -> None:
+    write_images(tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    with pytest.raises(InputError, match=r"class 'b' has no sample for training: add some, or leave the class out"):
+        load(f"folder:{tmp_path}")
+    write_images(tmp_path / "split" / "train" / "a")
+    (tmp_path / "split" / "train" / "b").mkdir()
+    write_images(tmp_path / "split" / "test" / "b")
+    with pytest.raises(InputError, match=r"class 'b' has no sample for training"):
+        load(f"folder:{tmp_path / 'split'}")
 
 
 def test_what_is_wrong_in_an_npz_file_is_named(tmp_path: Path) -> None:
@@ -117,9 +164,10 @@ def test_what_is_wrong_in_an_npz_file_is_named(tmp_path: Path) -> None:
     assert "has no array y, only x" in message(x=x)
     assert "has no array y_test" in message(x=x, y=[0, 1, 0], x_test=x)
     assert "samples of shape (2,), x_test of (1,)" in message(x=x, y=[0, 1, 0], x_test=x[:, :1], y_test=[0, 1, 0])
-    assert "x is torch.float64, x_test is torch.float32" in message(
-        x=x, y=[0, 1, 0], x_test=x.astype(np.float32), y_test=[0, 1, 0]
+    assert "x is torch.float32, x_test is torch.uint8" in message(
+        x=x, y=[0, 1, 0], x_test=x.astype(np.uint8), y_test=[0, 1, 0]
     )
+    assert "x of row 0 is inf: values must be finite" in message(x=1e300 * x, y=[0, 1, 0])
     assert "x has shape (3, 2) and y (2,)" in message(x=x, y=[0, 1])
     assert "label of row 1 is -1" in message(x=x, y=[0, -1, 0])
     assert "Object arrays cannot be loaded" in message(x=np.array([{}, 1], dtype=object), y=[0, 1])

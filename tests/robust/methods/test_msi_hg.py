@@ -33,7 +33,7 @@ def test_without_its_parts_it_is_pgd_at(dtype: torch.dtype, kind: str, norm: str
     """theta = 0, tau = 2 eps, noise eps and an empty memory: the same weights to the bit after 20 steps."""
     model, twin = net(kind, dtype=dtype), net(kind, dtype=dtype)
     before = weights(model)
-    memory = PerturbationMemory(80, IMAGE, EPS)
+    memory = PerturbationMemory(80, IMAGE, EPS, dtype="int8" if norm == "linf" else "fp16")
     ours, theirs = MSIHG(eps=EPS, norm=norm, tau=2 * EPS, noise=EPS, memory=memory), PGDAT(eps=EPS, norm=norm, steps=5)
     hybrid, plain = HybridGradient(sgd(model), theta=0.0), sgd(twin)
     whole = TrainingOptimizer(model, hybrid, Constant(0.1))
@@ -113,8 +113,9 @@ def test_two_epochs_are_algorithm_4(kind: str) -> None:
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 def test_the_search_stays_near_what_is_stored(norm: str) -> None:
-    """On the int8 grid, with a memory made in another epoch and a smaller tau."""
-    model, memory = net("plain"), PerturbationMemory(40, IMAGE, EPS)
+    """On the grid of the memory, one made in another epoch, with a smaller tau."""
+    dtype = "int8" if norm == "linf" else "fp16"
+    model, memory = net("plain"), PerturbationMemory(40, IMAGE, EPS, dtype=dtype)
     optimizer = sgd(model)
     for batch in batches(samples(40), size=10, epochs=3):
         stored = memory.read(batch.index, batch.epoch).double()
@@ -128,8 +129,12 @@ def test_the_search_stays_near_what_is_stored(norm: str) -> None:
             assert float(torch.linalg.vector_norm(whole, ord=order, dim=1).max()) <= EPS + 1e-12
         delta = points.inputs[-1] - batch.x
         assert log.moved == pytest.approx(float((delta - stored).abs().mean()) / EPS, rel=1e-9)
-        sizes = delta.abs() if norm == "linf" else delta.flatten(1).norm(dim=1)
-        assert log.saturated == pytest.approx(float((sizes >= 0.99 * EPS).double().mean()), abs=1e-12)
+        if norm == "linf":
+            low, high = (-batch.x).clamp(min=-EPS), (1 - batch.x).clamp(max=EPS)
+            full = (delta <= low + 1e-12) | (delta >= high - 1e-12)
+        else:
+            full = delta.flatten(1).norm(dim=1) >= 0.99 * EPS
+        assert log.saturated == pytest.approx(float(full.double().mean()), abs=1e-12)
         kept = memory.read(batch.index, batch.epoch + 1).double()
         torch.testing.assert_close(kept, delta, rtol=0, atol=EPS / 254 + 1e-7)
 
@@ -210,6 +215,28 @@ def test_the_memory_starts_again_every_few_epochs() -> None:
         torch.testing.assert_close(points.inputs[0], (batch.x + start).clamp(0, 1), rtol=0, atol=1e-7)
 
 
+@pytest.mark.parametrize("bounds", [None, (0.0, 1.0)])
+def test_corners_count_as_saturated_with_a_pixel_box_too(bounds: tuple[float, float] | None) -> None:
+    model, memory = net("smooth"), fp32(20)
+    method = MSIHG(eps=EPS, bounds=bounds, tau=2 * EPS, step_size=2 * EPS, memory=memory)
+    (batch,) = batches(samples(20), size=20)
+    log = method.step(model, batch, sgd(model))
+    assert log.saturated == 1.0
+    if bounds is not None:
+        assert float((memory.read(batch.index, 1).abs() < 0.99 * EPS).float().mean()) > 0.1
+
+
+def test_an_int8_memory_is_too_coarse_for_l2() -> None:
+    memory = PerturbationMemory(3, IMAGE, EPS)
+    with pytest.raises(InputError, match=r"an int8 memory.* is too coarse for l2.*: take fp16") as caught:
+        MSIHG(eps=EPS, norm="l2", memory=memory)
+    assert "\n" not in str(caught.value)
+    assert MSIHG(eps=EPS, memory=memory).memory is memory
+    for dtype in ("fp16", "fp32"):
+        fine = PerturbationMemory(3, IMAGE, EPS, dtype=dtype)
+        assert MSIHG(eps=EPS, norm="l2", memory=fine).memory is fine
+
+
 def test_a_memory_for_a_smaller_ball() -> None:
     with pytest.raises(InputError, match=r"perturbations up to 0\.25, eps is 0\.3: give both one eps"):
         MSIHG(eps=0.3, memory=fp32(3))
@@ -218,8 +245,7 @@ def test_a_memory_for_a_smaller_ball() -> None:
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 def test_with_every_search_fresh_it_is_pgd_at(norm: str) -> None:
     """Whatever is stored and however small tau is: the same weights to the bit, over two epochs."""
-    model, twin = net("plain"), net("plain")
-    memory = PerturbationMemory(16, IMAGE, EPS)
+    model, twin, memory = net("plain"), net("plain"), fp32(16)
     ours = MSIHG(eps=EPS, norm=norm, tau=EPS / 8, fresh=1.0, memory=memory)
     theirs = PGDAT(eps=EPS, norm=norm, steps=5)
     hybrid, plain = HybridGradient(sgd(model), theta=0.0), sgd(twin)

@@ -4,6 +4,16 @@ from sihg.robust.attacks.pgd import PGD
 from sihg.robust.ball import Bounds
 
 
-def FGSM(*, eps: float, norm: str = "linf", bounds: Bounds = (0.0, 1.0)) -> PGD:  # noqa: N802
-    """PGD with T = 1, from x itself, with the step eps (Goodfellow et al., 2015)."""
-    return PGD(eps=eps, steps=1, norm=norm, step_size=eps or 1.0, bounds=bounds, last_iterate=True, random_start=False)
+def FGSM(  # noqa: N802
+    *, eps: float, norm: str = "linf", bounds: Bounds = (0.0, 1.0), last_iterate: bool = False
+) -> PGD:
+    """PGD with T = 1, from x itself, with the step eps (Goodfellow et al., 2015); x counts too, as PGD's start does."""
+    return PGD(
+        eps=eps,
+        steps=1,
+        norm=norm,
+        step_size=eps or None,
+        bounds=bounds,
+        last_iterate=last_iterate,
+        random_start=False,
+    )

@@ -1,6 +1,7 @@
 """Projected gradient ascent on the still-unbroken samples only."""
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -11,8 +12,8 @@ from sihg.errors import InputError, NotFiniteError
 from sihg.robust.ball import Ball, Bounds, Feasible
 from sihg.robust.passes import evaluating, summed
 
-CHUNK = 256  # rows attacked at once: larger batches cost more a sample on a CPU (see benchmarks/attack_speed.py)
-DRAWN = 64  # rows whose starts come from one generator, so that starts do not depend on CHUNK
+DRAWN = 64  # rows whose starts come from one generator, so that starts do not depend on what is attacked at once
+VALUES, MOST = 400_000, 1024  # values of x, and rows, attacked at once: by measurement, see benchmarks/attack_speed.py
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,17 +67,26 @@ class PGD:
         y: Tensor,
         seed: int = 0,
         progress: Callable[[int], object] = lambda _done: None,
+        *,
+        first: int = 0,
     ) -> Verdict:
-        """Attack every row of x; `progress` hears how many rows are done."""
-        check_batch(x, y)
+        """Attack every row of x; `progress` hears how many rows are done.
+
+        Where x is a part of a larger set, `first` is the number there of its first row, a multiple of 64: numbers
+        decide the draws, so that parts give what the whole would.
+        """
+        if first % DRAWN:
+            raise InputError(f"first must be a multiple of {DRAWN}, got {first}: cut the rows at such numbers")
+        check_batch(x, y, first)
         x, y = x.detach(), y.long()
         x_adv, broken, passes = torch.empty_like(x), torch.zeros(len(x), dtype=torch.bool, device=x.device), 0
         with evaluating(model):
-            for first in range(0, len(x), CHUNK):
-                rows = slice(first, first + CHUNK)
-                x_adv[rows], broken[rows], some = self._chunk(model, x[rows], y[rows], seed, first)
+            size = rows_at_once(x.shape[1:])
+            for done in range(0, len(x), size):
+                rows = slice(done, done + size)
+                x_adv[rows], broken[rows], some = self._chunk(model, x[rows], y[rows], seed, first + done)
                 passes += some
-                progress(min(first + CHUNK, len(x)))
+                progress(min(done + size, len(x)))
         return Verdict(self.ball.clip(x_adv), broken, passes)
 
     def _chunk(self, model: nn.Module, x: Tensor, y: Tensor, seed: int, first: int) -> tuple[Tensor, Tensor, int]:
@@ -128,6 +138,11 @@ class PGD:
         return torch.cat(starts)
 
 
+def rows_at_once(shape: Sequence[int]) -> int:
+    """How many samples of this shape to attack at once, a multiple of DRAWN."""
+    return max(DRAWN, min(MOST, VALUES // max(1, math.prod(shape)) // DRAWN * DRAWN))
+
+
 def misclassified(logits: Tensor, y: Tensor, first: int = 0) -> Tensor:
     """Which rows the model gets wrong; what is no logit or no label is an error. Row 0 is number `first` for users."""
     logits = logits.detach()
@@ -147,8 +162,8 @@ def misclassified(logits: Tensor, y: Tensor, first: int = 0) -> Tensor:
     return logits.argmax(1) != y
 
 
-def check_batch(x: Tensor, y: Tensor) -> None:
-    """Refuse what cannot be attacked, naming the row."""
+def check_batch(x: Tensor, y: Tensor, first: int = 0) -> None:
+    """Refuse what cannot be attacked, naming the row; row 0 is number `first` for users."""
     if x.dim() < 2:
         raise InputError(f"x has shape {tuple(x.shape)}: give a batch, (n, ...), of at least one feature")
     if not x.is_floating_point():
@@ -159,7 +174,7 @@ def check_batch(x: Tensor, y: Tensor) -> None:
         )
     if bool((y < 0).any()):
         row = int((y < 0).nonzero()[0])
-        raise InputError(f"row {row} of y is {int(y[row])}: labels are whole numbers from 0 on")
+        raise InputError(f"row {first + row} of y is {int(y[row])}: labels are whole numbers from 0 on")
     if not bool(torch.isfinite(x).all()):
         row = int((~torch.isfinite(x.flatten(1)).all(1)).nonzero()[0])
-        raise InputError(f"row {row} of x has a value that is not finite: clean the data")
+        raise InputError(f"row {first + row} of x has a value that is not finite: clean the data")

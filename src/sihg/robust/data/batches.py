@@ -26,20 +26,36 @@ class Batch:
     time: float  # epochs trained before this batch, with their fraction
     size: int  # samples of the global batch: losses are sums divided by it
     seed: int = 0
-    move: Move | None = None  # the augmentation that x has gone through
-    part: int = 0  # which part of the global batch this is, when gradients are accumulated
+    moves: Move | None = None  # the augmentation of the global batch
+    first: int = 0  # row of the global batch that these begin with, when gradients are accumulated
+
+    @property
+    def part(self) -> slice:
+        """The rows of the global batch that these are."""
+        return slice(self.first, self.first + len(self.x))
+
+    @property
+    def move(self) -> Move | None:
+        """The augmentation that x has gone through."""
+        return None if self.moves is None else self._mine(self.moves)
+
+    def other_move(self) -> Move | None:
+        """One that is independent of it: the moves of the global batch, handed to other images."""
+        return None if self.moves is None else self._mine(self.moves.shuffled(self.draw("delta")))
+
+    def _mine(self, moves: Move) -> Move:
+        return moves.rows(torch.arange(self.size)[self.part])
 
     def draw(self, purpose: str) -> torch.Generator:
-        """The generator for one purpose; equal batches of equal runs give equal draws."""
-        return generator(self.seed, f"{purpose}/{self.part}" if self.part else purpose, self.epoch, self.step)
+        """The generator for one purpose, the same for all parts of a batch: draw for `size` rows and take `part`."""
+        return generator(self.seed, purpose, self.epoch, self.step)
 
     def parts(self, count: int) -> "Iterator[Batch]":
         """The batch in `count` parts of nearly equal size, whose gradients add up to that of the whole."""
-        for part, rows in enumerate(torch.arange(len(self.x)).tensor_split(count)):
+        for rows in torch.arange(len(self.x)).tensor_split(count):
             if len(rows):
-                move = None if self.move is None else self.move.rows(rows)
                 x, y, index = self.x[rows], self.y[rows], self.index[rows]
-                yield replace(self, x=x, y=y, index=index, move=move, part=part)
+                yield replace(self, x=x, y=y, index=index, first=int(rows[0]))
 
 
 def batches(
@@ -98,5 +114,5 @@ def epoch_batches(
             time=step / steps,
             size=len(index),
             seed=seed,
-            move=move,
+            moves=move,
         )

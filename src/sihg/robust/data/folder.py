@@ -10,7 +10,7 @@ from PIL import Image, UnidentifiedImageError
 from sihg.errors import InputError
 from sihg.robust.data.files import DataWarning
 from sihg.robust.data.npz import TEST_SHARE
-from sihg.robust.data.samples import Samples, as_samples, held_out, pixels
+from sihg.robust.data.samples import Samples, as_samples, check_classes, held_out, pixels
 
 ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 NAMED = 3  # files that a warning names
@@ -28,13 +28,17 @@ def load(path: Path) -> tuple[Samples, Samples]:
     if not ((path / "train").is_dir() and (path / "test").is_dir()):
         classes = _folders(path)
         whole = _samples(_files(path, classes), classes, name)
-        return held_out(whole, max(1, round(TEST_SHARE * len(whole))))
+        train, test = held_out(whole, max(1, round(TEST_SHARE * len(whole))))
+        check_classes(train)
+        return train, test
     classes = _folders(path / "train")
     if new := [other for other in _folders(path / "test") if other not in classes]:
         raise InputError(f"{path / 'test' / new[0]} is a class that {path / 'train'} does not have: add or rename it")
     files = _files(path / "train", classes)
     whole = _samples(files + _files(path / "test", classes), classes, name)  # read as one, so that they are alike
-    return whole.take(slice(len(files))), whole.take(slice(len(files), None))
+    train, test = whole.take(slice(len(files))), whole.take(slice(len(files), None))
+    check_classes(train)
+    return train, test
 
 
 def _folders(path: Path) -> list[str]:

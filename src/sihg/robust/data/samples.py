@@ -77,6 +77,16 @@ def held_out(samples: Samples, n: int, seed: int = 0) -> tuple[Samples, Samples]
     return samples.take((~chosen).nonzero().flatten()), samples.take(chosen.nonzero().flatten())
 
 
+def check_classes(train: Samples) -> None:
+    """Refuse training samples that have none of some class, which nobody could learn."""
+    missing = (train.y.bincount(minlength=len(train.classes)) == 0).nonzero().flatten().tolist()
+    if missing:
+        raise InputError(
+            f"{train.name}: class {train.classes[missing[0]]!r} has no sample for training: add some, or leave the "
+            "class out"
+        )
+
+
 def pixels(image: Image.Image) -> NDArray[np.uint8]:
     """A PIL image as uint8 (channels, height, width): grey ones have one channel, all others three."""
     if image.mode.startswith(("I", "F")):

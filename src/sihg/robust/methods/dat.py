@@ -45,7 +45,7 @@ class DAT(Threat):
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
         """Train on one batch."""
         feasible, eps = self.ball(batch)
-        delta = feasible.noisy(None, eps, batch.draw("start"))
+        delta = self.start(batch, feasible, eps)
         with evaluating(model):
             passes = self._ascend(model, batch, delta, feasible, eps)
         optimizer.zero_grad()

@@ -22,7 +22,7 @@ class FastAT(Threat):
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
         """Train on one batch."""
         feasible, eps = self.ball(batch)
-        delta = feasible.noisy(None, eps, batch.draw("start"))
+        delta = self.start(batch, feasible, eps)
         with frozen_statistics(model):
             feasible.climb_(delta, slope(model, batch.x, batch.y)(delta), self.alpha * eps)
         return train_on(model, batch, batch.x + delta, optimizer, passes=len(delta))

@@ -64,6 +64,10 @@ class MSIHG(Threat):
             raise InputError(
                 f"the memory holds perturbations up to {self.memory.eps}, eps is {self.eps}: give both one eps"
             )
+        if self.memory is not None and self.norm == "l2" and self.memory.dtype == "int8":
+            raise InputError(
+                "an int8 memory, in steps of eps / 127, is too coarse for l2, where most entries are smaller: take fp16"
+            )
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
         """Train on one batch."""
@@ -79,9 +83,7 @@ class MSIHG(Threat):
             kept = move.back(delta, stored) if move is not None and self.augment_delta == "same" else delta
             self.memory.write(batch.index, batch.epoch, kept)
         moved = float((delta - old).abs_().mean()) / self.eps
-        sizes = delta.abs() if self.norm == "linf" else torch.linalg.vector_norm(delta.flatten(1), dim=1)
-        saturated = float((sizes >= 0.99 * self.eps).sum()) / sizes.numel()
-        passes = self.steps * len(delta)
+        passes, saturated = self.steps * len(delta), ball.saturated(delta)
         return train_on(model, batch, batch.x + delta, optimizer, passes, moved=moved, saturated=saturated)  # line 7
 
     def _surrogate(self, slope: Slope, ball: Feasible, old: Tensor, eps: float, batch: Batch) -> Tensor:
@@ -89,18 +91,18 @@ class MSIHG(Threat):
         tau: float | Tensor = self.tau or self.eps
         noise: float | Tensor = tau if self.noise is None else self.noise
         if self.fresh:  # as if there were no memory, and the whole ball were near
-            draw = torch.rand(len(old), *(1,) * (old.dim() - 1), generator=batch.draw("fresh"))
-            anew = (draw < self.fresh).to(old.device)
+            draw = torch.rand(batch.size, *(1,) * (old.dim() - 1), generator=batch.draw("fresh"))
+            anew = (draw[batch.part] < self.fresh).to(old.device)
             old = old.masked_fill(anew, 0)
             tau, noise = (torch.where(anew, a, b).to(old) for a, b in ((2 * eps, tau), (eps, noise)))
         near = ball.near(old, tau)  # S_i
-        delta = near.noisy(old, noise, batch.draw("start"))
+        delta = self.start(batch, near, noise, old)
         return ascend(slope, delta, near, self.step_size or 2.5 * eps / self.steps, self.steps)
 
     def _literal(self, slope: Slope, ball: Feasible, old: Tensor, batch: Batch) -> Tensor:
         """Proximal ascent on phi - |delta - old|^2 / (2 tau) in the ball."""
         tau = self.tau or self.eps
-        delta = ball.noisy(old, tau if self.noise is None else self.noise, batch.draw("start"))
+        delta = self.start(batch, ball, tau if self.noise is None else self.noise, old)
         eta = self.step_size or tau
         for _ in range(self.steps):
             delta = ball.project_(delta.add(slope(delta), alpha=eta).sub_(delta - old, alpha=eta / tau))
@@ -116,4 +118,4 @@ class MSIHG(Threat):
         """The augmentation that stored perturbations go through."""
         if batch.move is None or self.augment_delta == "none":
             return None
-        return batch.move if self.augment_delta == "same" else batch.move.shuffled(batch.draw("delta"))
+        return batch.move if self.augment_delta == "same" else batch.other_move()

@@ -28,7 +28,7 @@ class PGDAT(Threat):
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
         """Train on one batch."""
         feasible, eps = self.ball(batch)
-        delta = feasible.noisy(None, eps, batch.draw("start"))
+        delta = self.start(batch, feasible, eps)
         eta = self.step_size or 2.5 * eps / self.steps
         with inner_mode(model, self.statistics):
             ascend(slope(model, batch.x, batch.y), delta, feasible, eta, self.steps)

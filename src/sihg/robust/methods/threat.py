@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from sihg.errors import InputError
-from sihg.robust.ball import Ball, Bounds, Feasible
+from sihg.robust.ball import Ball, Bounds, Feasible, L2Set, LinfSet
 from sihg.robust.data.batches import Batch
 from sihg.robust.passes import descend
 
@@ -89,6 +89,15 @@ class Threat:
         """The deltas allowed at the time of the batch, and their radius."""
         eps = self.eps * min(1.0, batch.time / self.ramp) if self.ramp else self.eps
         return Ball(eps, self.norm, self.bounds).around(batch.x), eps
+
+    def start(self, batch: Batch, feasible: Feasible, radius: float | Tensor, centre: Tensor | None = None) -> Tensor:
+        """A random point of the set near `centre` (or zero); the parts of a batch share one draw of its noise."""
+        if len(batch.x) == batch.size:
+            return feasible.noisy(centre, radius, batch.draw("start"))
+        everywhere = torch.full((batch.size, *batch.x.shape[1:]), torch.inf, dtype=batch.x.dtype)
+        free = LinfSet(-everywhere, everywhere) if self.norm == "linf" else L2Set(-everywhere, everywhere)
+        noise = free.noisy(None, 1.0, batch.draw("start"))[batch.part].to(batch.x.device) * radius
+        return feasible.project_(noise if centre is None else noise.add_(centre))
 
 
 def check_steps(steps: int, name: str = "steps", least: int = 1) -> None:

@@ -33,7 +33,8 @@ class TRADES(Threat):
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
         """Train on one batch."""
         feasible, eps = self.ball(batch)
-        noise = torch.randn(batch.x.shape, generator=batch.draw("start"), dtype=batch.x.dtype).to(batch.x.device)
+        shape = (batch.size, *batch.x.shape[1:])
+        noise = torch.randn(shape, generator=batch.draw("start"), dtype=batch.x.dtype)[batch.part].to(batch.x.device)
         delta = feasible.project_(noise.mul_(0.001))
         eta = self.step_size or 2.5 * eps / self.steps
         with evaluating(model):

@@ -39,7 +39,7 @@ class YOPO(Threat):
         """Train on one batch."""
         stem, body = split(model)
         feasible, eps = self.ball(batch)
-        delta = feasible.noisy(None, eps, batch.draw("start"))
+        delta = self.start(batch, feasible, eps)
         share = 1 / (batch.size * self.outer)
         stem_learns = any(weight.requires_grad for weight in stem.parameters())
         optimizer.zero_grad()

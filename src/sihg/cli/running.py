@@ -1,0 +1,163 @@
+"""What the commands that train or evaluate share: options, threads, warnings, progress, how a run ended."""
+
+import argparse
+import json
+import shlex
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sihg.cli.numbers import whole
+from sihg.errors import InputError
+
+if TYPE_CHECKING:
+    from sihg.robust.settings import Settings
+    from sihg.robust.trainer import Trained
+    from sihg.runs.folder import RunFolder
+
+Pairs = list[tuple[str, str | None]]  # settings as typed; None: a switch without a value
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """What every command that computes with data takes."""
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="the folder of the data files")
+    parser.add_argument("--threads", type=whole, metavar="N", help="threads to compute with")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def pairs(words: Sequence[str]) -> Pairs:
+    """The settings in words such as --lr 0.1 --crop=4 --flip."""
+    found: Pairs = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("--") or word == "--":
+            raise InputError(f"{word!r} belongs to no setting: write --setting value, see `sihg train --help`")
+        name, equals, value = word.removeprefix("--").partition("=")
+        if equals:
+            found.append((name, value))
+        else:
+            found.append((name, None if not rest or rest[0].startswith("--") else rest.pop(0)))
+    return found
+
+
+@contextmanager
+def last_good(folder: "RunFolder") -> Iterator[None]:
+    """Tell, with training that has left the numbers, where it was still well."""
+    from sihg.errors import NotFiniteError
+
+    try:
+        yield
+    except NotFiniteError as error:
+        kept = "".join(
+            f"; the last good checkpoint is kept: {path}" for path in sorted(folder.checkpoints.glob("last-*"))[-1:]
+        )
+        raise NotFiniteError(f"{error}{kept}") from error
+
+
+@contextmanager
+def threads(count: int | None) -> Iterator[None]:
+    """Compute with so many threads."""
+    import torch
+
+    if count == 0:
+        raise InputError("--threads must be at least 1, got 0: leave it out for torch's own choice")
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def showing_warnings() -> Iterator[None]:
+    """Print our warnings as one line each."""
+    from sihg.robust.data import DataWarning
+    from sihg.robust.weights import CheckpointWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", DataWarning)
+        warnings.simplefilter("always", CheckpointWarning)
+        warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr, flush=True)
+        yield
+
+
+class Telling:
+    """Hears of steps, epochs and warnings, and says them on standard error."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._bar: Any = None
+
+    def __enter__(self) -> "Telling":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def __call__(self, event: str, about: dict[str, Any]) -> None:
+        """Say it."""
+        if event == "step":
+            if self._bar is None:
+                from sihg.cli.progress import Bar
+
+                self._bar = self._stack.enter_context(Bar("training", about["steps"], "steps"))
+            self._bar.update(about["step"], f"loss {about['row']['loss']:.3f}")
+        elif event == "epoch":
+            print(_epoch_line(about), file=sys.stderr, flush=True)
+        elif event == "warning":
+            print(f"warning: {about['text']}", file=sys.stderr, flush=True)
+
+
+def _epoch_line(row: dict[str, Any]) -> str:
+    held = "" if row["robust"] is None else f", held out {_percent(row['natural'])} / {_percent(row['robust'])} robust"
+    return f"epoch {row['epoch']}: loss {row['loss']:.3f}{held}, {row['seconds']:.1f} s, {row['passes']:.1f} passes"
+
+
+def show(trained: "Trained", folder: "RunFolder", settings: "Settings", *, as_json: bool) -> int:
+    """Print how the run ended and what to do next; give the exit code."""
+    from sihg.runs.tables import read_table
+
+    rows = read_table(folder.metrics)
+    last = {key: float(value) if value else None for key, value in rows[-1].items()} if rows else None
+    run = shlex.quote(str(folder.path))
+    if as_json:
+        about = {"run": str(folder.path), "data": settings.data, "method": settings.method["name"]}
+        ended = {"finished": trained.finished, "stopped": trained.stopped, "warnings": trained.warnings}
+        print(json.dumps({**about, **ended, "last": last, "best": trained.best}, indent=1))
+    elif last is not None:
+        print(_table(last, trained.best, settings, folder))
+    print(f"next: sihg evaluate {run}" if trained.finished else f"to go on: sihg resume {run}", file=sys.stderr)
+    return 0 if trained.finished else 130
+
+
+def _table(last: dict[str, Any], best: dict[str, Any] | None, settings: "Settings", folder: "RunFolder") -> str:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console() if Console().is_terminal else Console(width=140)
+    table = Table()
+    for heading in ("method", "epochs", "last %", "best %", "passes", "seconds"):
+        table.add_column(heading, justify="left" if heading == "method" else "right")
+    table.add_row(
+        *(settings.method["name"], f"{last['epoch']:.0f}", _both(last)),
+        *("-" if best is None else f"{_both(best)} (epoch {best['epoch']})",),
+        *(f"{last['passes']:.1f}", f"{last['seconds']:.1f}"),
+    )
+    with console.capture() as capture:
+        about = f"{settings.data}, eps {settings.eps:g}, held out natural / robust: {folder.path}"
+        console.print(about, highlight=False, markup=False)
+        console.print(table, markup=False)
+    return capture.get().rstrip()
+
+
+def _both(row: dict[str, Any]) -> str:
+    return "-" if row["robust"] is None else f"{100 * row['natural']:.1f} / {100 * row['robust']:.1f}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
