@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from sihg.minimax import zoo as zoo
     from sihg.robust.attacks import FGSM as FGSM
     from sihg.robust.attacks import PGD as PGD
+    from sihg.robust.data.batches import Batch as Batch
     from sihg.robust.data.batches import batches as batches
     from sihg.robust.fit import fit as fit
     from sihg.robust.memory import PerturbationMemory as PerturbationMemory
@@ -38,6 +39,7 @@ _HOMES = {
     "FGSM": "sihg.robust.attacks",
     "PGD": "sihg.robust.attacks",
     "PerturbationMemory": "sihg.robust.memory",
+    "Batch": "sihg.robust.data.batches",
     "batches": "sihg.robust.data.batches",
     "fit": "sihg.robust.fit",
     "load": "sihg.robust.weights",

@@ -1,5 +1,7 @@
 """The errors a user can meet. Every message says what is wrong, which value it has, and what to do."""
 
+from difflib import get_close_matches
+
 
 class SihgError(Exception):
     """Base of all errors raised on purpose by sihg; the command line prints it without a traceback."""
@@ -13,7 +15,9 @@ class UnknownNameError(InputError):
     """A name that stands for nothing; the message lists the choices."""
 
     def __init__(self, kind: str, name: object, choices: list[str]) -> None:
-        super().__init__(f"unknown {kind} {name!r}: choose from {', '.join(choices)}")
+        near = get_close_matches(str(name), choices, n=1, cutoff=0.75)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        super().__init__(f"unknown {kind} {name!r}{hint}: choose from {', '.join(choices)}")
 
 
 class NotFiniteError(InputError):

@@ -174,7 +174,7 @@ def test_killed_run_goes_on_from_its_last_save(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["solve"], "no problem named: `sihg solve --list`"),
-        (["solve", "rigde"], "unknown problem 'rigde': choose from matrix-game"),
+        (["solve", "rigde"], "unknown problem 'rigde' (did you mean 'ridge'?): choose from matrix-game"),
         (["solve", "ridge", "--method", "sgd"], "unknown method 'sgd'"),
         (["solve", "ridge", "--method", ","], "no method named"),
         (["solve", "ridge", "--method", "ssi-hg", "--set", "n"], "--set 'n' is not of the form KEY=VALUE"),

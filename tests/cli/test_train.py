@@ -29,7 +29,8 @@ def run(*words: object) -> int:
 def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     """The one line of an error."""
     assert run(*words) == 2
-    lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("settings: ")]
+    told = ("settings: ", "samples: ")
+    lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith(told)]
     assert len(lines) == 1
     return lines[0]
 

@@ -1,6 +1,7 @@
 """`fit` and `load`: one line from any data and any model to a trained one, and back from its folder."""
 
 from collections import OrderedDict
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from sihg.robust import fit as module
 from sihg.robust import models
 from sihg.robust.fit import fit, prepare
 from sihg.robust.methods import METHODS
-from sihg.robust.settings import Settings
+from sihg.robust.settings import Settings, read_settings
 from sihg.robust.trainer import Trainer
 from sihg.robust.weights import CheckpointWarning, load
 from sihg.runs.folder import RunFolder
@@ -176,7 +177,7 @@ def test_a_call_that_is_refused_costs_no_earlier_run_and_leaves_no_folder(tmp_pa
     kept = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
     for wrong, message in (
         ({"evaluate_with": "pgd"}, "unknown attack 'pgd'"),
-        ({"validation": 40}, "cannot hold out 40 of the 40 samples"),
+        ({"validation": 40}, "validation holds out 40 of 40 samples"),
         ({"optimizer": "sdg"}, "unknown optimizer 'sdg'"),
     ):
         for out in (tmp_path / "run", tmp_path / "new"):
@@ -209,3 +210,32 @@ def test_of_many_keys_that_do_not_fit_three_are_named(tmp_path: Path) -> None:
     deep = nn.Sequential(nn.Flatten(), nn.Linear(64, 2), *(nn.Linear(2, 2) for _ in range(8)))
     with pytest.raises(InputError, match=r"\(Missing key\(s\) in state_dict: \S+, \S+, \S+ and 11 more\): give"):
         load(tmp_path, model=deep)
+
+
+def test_a_run_of_fit_goes_on_with_fit(tmp_path: Path) -> None:
+    """To the weights of the uninterrupted run; the command line says how."""
+
+    def stop(event: str, about: dict[str, Any]) -> None:
+        if event == "epoch" and about["epoch"] == 2:
+            raise KeyboardInterrupt
+
+    common: dict[str, Any] = {"method": "pgd", "eps": 0.1, "epochs": 4, "steps": 2}
+    model = own_model()
+    twin = deepcopy(model)
+    whole = fit(model, Pictures(), **common)
+    with pytest.raises(KeyboardInterrupt):
+        fit(twin, Pictures(), **common, out=tmp_path / "run", tell=stop)
+    rest = fit(own_model(), Pictures(), **common, out=tmp_path / "run", resume=True)
+    assert rest.finished
+    assert len(rest.history) < 4
+    for a, b in zip(whole.model.parameters(), rest.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    with pytest.raises(InputError, match=r"go on with sihg.fit\(..., out=..., resume=True\)"):
+        prepare(read_settings(tmp_path / "run" / "config.toml"), tell=lambda *_: None)
+    with pytest.raises(InputError, match="resume needs the run folder to go on with: give it as out"):
+        fit(own_model(), Pictures(), **common, resume=True)
+
+
+def test_too_many_held_out_samples_are_refused() -> None:
+    with pytest.raises(InputError, match=r"validation holds out 30 of 40 samples, .* such as --validation 4"):
+        fit(own_model(), Pictures(), eps=0.1, samples=40, validation=30)

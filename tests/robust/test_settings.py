@@ -100,7 +100,10 @@ def test_unknown_names_raise_with_a_hint(name: str, message: str) -> None:
 
 def test_unknown_methods_list_the_choices() -> None:
     for values in ({"method": "mis-hg"}, {"method": {"name": "mis-hg"}}, {"method.name": "mis-hg"}):
-        with pytest.raises(UnknownNameError, match=r"unknown method 'mis-hg': choose from natural, .*msi-hg"):
+        with pytest.raises(
+            UnknownNameError,
+            match=r"unknown method 'mis-hg' \(did you mean 'msi-hg'\?\): choose from natural, .*msi-hg",
+        ):
             Settings().with_values(values)
     with pytest.raises(InputError, match=r"optimizer has no name, only \{'lr': 0.1\}: add one"):
         Settings(optimizer={"lr": 0.1})

@@ -1,5 +1,6 @@
-"""From settings to a trained model and back: the one-line forms."""
+"""From settings to a trained model: the one-line forms."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,6 +17,7 @@ from sihg.robust.data.files import data_folder
 from sihg.robust.data.samples import Samples, as_samples, held_out
 from sihg.robust.settings import Settings
 from sihg.robust.trainer import Trained, Trainer
+from sihg.robust.weights import CheckpointWarning
 from sihg.runs.folder import RunFolder
 from sihg.runs.lock import locked
 
@@ -30,13 +32,15 @@ def fit(
     eps: float,
     out: str | Path | None = None,
     overwrite: bool = False,
+    resume: bool = False,
     tell: Tell = lambda _event, _about: None,
     **settings: Any,
 ) -> Trained:
     """Train a model of yours on data of yours; `settings` are those of `sihg train`, such as epochs, lr, tau or ramp.
 
-    `data` is a Samples, a torch Dataset or a pair (x, y). The model is trained in place; `out` makes a run folder,
-    whose training `Trainer.resume` can go on with.
+    `data` is a Samples, a torch Dataset or a pair (x, y). The model is trained in place; `out` makes a run folder, and
+    `resume` goes on with the one that is there, given the same model, data and settings. `tell(event, about)` hears of
+    every "step", "epoch" and "warning". Ctrl-C ends training, not your program: look at `finished` of the result.
 
     >>> x, y = torch.rand(64, 1, 8, 8), torch.arange(64) % 2
     >>> result = fit(models.build("small-cnn", (1, 8, 8), 2), (x, y), method="pgd", eps=0.1, epochs=2, steps=3)
@@ -44,15 +48,32 @@ def fit(
     '2 epochs done'
     """
     samples = as_samples(data)
-    chosen = Settings(data=samples.name, model=type(model).__name__, eps=eps, batch_size=min(128, len(samples)))
+    chosen = Settings(
+        data=f"fit:{samples.name}", model=type(model).__name__, eps=eps, batch_size=min(128, len(samples))
+    )
     chosen = chosen.with_values({"method": method, **settings})
     train, held = split_off(samples, chosen)
+    if resume:
+        return _resumed(out, model, train, chosen, held, tell)
     if out is None:
         return Trainer(model, train, chosen, held_out=held, tell=tell).run()
     check_free(out, overwrite=overwrite)
     # What is wrong with the data or the settings shows here, before there is a folder; mapped files need one.
     ready = Trainer(model, train, replace(chosen, memory_files=False), held_out=held, tell=tell)
     return run_in(out, ready, chosen, overwrite=overwrite)
+
+
+def _resumed(
+    out: str | Path | None, model: nn.Module, train: Samples, settings: Settings, held: Samples | None, tell: Tell
+) -> Trained:
+    if out is None:
+        raise InputError("resume needs the run folder to go on with: give it as out")
+    folder = RunFolder.open(out)
+    with locked(folder.path):
+        trainer = Trainer(model, train, settings, held_out=held, folder=folder, tell=tell)
+        for text in trainer.resume():
+            warnings.warn(f"skipped damaged checkpoint {text}", CheckpointWarning, stacklevel=3)
+        return trainer.run()
 
 
 def prepare(
@@ -76,6 +97,11 @@ def split_off(samples: Samples, settings: Settings) -> tuple[Samples, Samples | 
         samples = held_out(samples, settings.samples, seed=settings.seed)[1]
     if not settings.validation:
         return samples, None
+    if 2 * settings.validation > len(samples):
+        raise InputError(
+            f"validation holds out {settings.validation} of {len(samples)} samples, which leaves too few to train on: "
+            f"lower it, such as --validation {len(samples) // 10}"
+        )
     return held_out(samples, settings.validation, seed=settings.seed)
 
 

@@ -37,9 +37,11 @@ class Settings:
 
     data: str = _setting("digits", "data set: digits, mnist, fashion-mnist, svhn, cifar10, folder:PATH or npz:PATH")
     samples: int | None = _setting(None, "train on so many samples, drawn by class (default: all)")
-    model: str = _setting("small-cnn", "small-cnn, preact-resnet8, preact-resnet18 or package.module:callable")
+    model: str = _setting(
+        "small-cnn", "small-cnn, preact-resnet8, preact-resnet18, package.module:callable or path.py:callable"
+    )
     width: float = _setting(1.0, "factor on the number of channels")
-    eps: float = _setting(0.25, "radius of the ball, such as 8/255")
+    eps: float = _setting(0.25, "radius of the ball, such as 8/255; for data of your own there is no default")
     norm: str = _setting("linf", "norm of the ball: linf or l2")
     bounds: tuple[float, float] | None = _setting((0.0, 1.0), "x + delta stays within them; none: the literal ball")
     epochs: int = _setting(20, "times that every sample is visited")

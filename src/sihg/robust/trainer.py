@@ -264,7 +264,7 @@ class Trainer:
         seen = row if settings.norm == "linf" else {**row, "saturated": None}
         self._record(row, here.watch.look(seen, here.tally.constant / here.tally.samples))
         here.epoch, here.number, here.tally = here.epoch + 1, 0, Tally()
-        if row["robust"] is not None and (here.best is None or row["robust"] > here.best["robust"]):
+        if row["robust"] is not None and (here.best is None or _merit(row) > _merit(here.best)):
             here.best = row
             self._keep_best(row)
         self._checkpoint()
@@ -427,6 +427,11 @@ def _differing(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
     """What is not the same in both, as text; nothing where they are alike, or where theirs says nothing."""
     keys = [key for key in theirs | ours if theirs and theirs.get(key) != ours.get(key)]
     return ", ".join(f"{key} = {theirs.get(key, 'none')} (here {ours.get(key, 'none')})" for key in keys)
+
+
+def _merit(row: dict[str, Any]) -> tuple[float, float]:
+    """What the best checkpoint is chosen by."""
+    return row["robust"], row["natural"]
 
 
 def _added(total: float | None, mean: float | None, samples: int) -> float | None:

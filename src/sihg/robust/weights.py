@@ -90,7 +90,12 @@ def of_file(path: Path, settings: Settings) -> Weights:
         found = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
     except FileNotFoundError:
         raise InputError(f"there is no file {path}: give a run folder or a file of weights") from None
-    except (OSError, SafetensorError, RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
+    except pickle.UnpicklingError as error:
+        raise InputError(
+            f"{path} cannot be read as weights (it holds more than tensors, which is never unpickled, or is damaged): "
+            "save model.state_dict() again"
+        ) from error
+    except (OSError, SafetensorError, RuntimeError, ValueError, EOFError, KeyError) as error:
         why = (str(error) or repr(error)).splitlines()[0]
         raise InputError(f"{path} cannot be read as weights ({why}): save model.state_dict() again") from error
     if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):

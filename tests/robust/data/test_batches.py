@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import TensorDataset
 
 from sihg.errors import InputError
@@ -134,3 +135,11 @@ def test_settings_that_give_no_batch() -> None:
         next(batches(samples(0), size=3))
     with pytest.raises(InputError, match=r"samples have shape \(6,\): switch it off"):
         next(batches(samples(3, (6,)), size=3, augment=Augment()))
+
+
+def test_a_batch_of_your_own() -> None:
+    """What it is not told, it takes from its samples and its epoch."""
+    batch = Batch(torch.rand(5, 3), torch.zeros(5, dtype=torch.int64), torch.arange(5), epoch=2)
+    assert (batch.size, batch.time, batch.step, batch.move) == (5, 2.0, 0, None)
+    log = PGDAT(eps=0.1, steps=1, ramp=4).step(nn.Linear(3, 2), batch, torch.optim.SGD([torch.zeros(1)], lr=0.1))
+    assert log.samples == 5

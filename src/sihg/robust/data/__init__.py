@@ -3,7 +3,7 @@
 import warnings
 from pathlib import Path
 
-from sihg.errors import UnknownNameError
+from sihg.errors import InputError, UnknownNameError
 from sihg.robust.data import cifar10, digits, folder, idx, npz, svhn
 from sihg.robust.data.checks import read_checked
 from sihg.robust.data.files import Arrays, DataWarning, Source, data_folder, locate, missing_error, usable
@@ -32,6 +32,11 @@ def load(source: str, data_dir: str | Path | None = None) -> tuple[Samples, Samp
         return folder.load(Path(path).expanduser())
     if kind == "npz" and path:
         return npz.load(Path(path).expanduser())
+    if kind == "fit":
+        raise InputError(
+            "the run was trained by sihg.fit on data that was given to it: go on with "
+            "sihg.fit(..., out=..., resume=True), or take the model with sihg.load(run, model=...)"
+        )
     raise UnknownNameError("data source", source, names())
 
 

@@ -16,18 +16,27 @@ from sihg.robust.data.samples import Samples, as_samples
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Some samples of an epoch, as floats and augmented, and where all their randomness comes from."""
+    """Some samples of an epoch, as floats and augmented, and where all their randomness comes from.
+
+    From a loader of your own: Batch(x, y, index, epoch, step), with a step that counts on, so that noise differs.
+    """
 
     x: Tensor
     y: Tensor
     index: Tensor  # of each sample in the data set
     epoch: int
-    step: int  # global batches before this one, over all epochs
-    time: float  # epochs trained before this batch, with their fraction
-    size: int  # samples of the global batch: losses are sums divided by it
+    step: int = 0  # global batches before this one, over all epochs
+    time: float = -1.0  # epochs trained before this batch, with their fraction (below 0: `epoch`)
+    size: int = 0  # samples of the global batch: losses are sums divided by it (0: those of x)
     seed: int = 0
     moves: Move | None = None  # the augmentation of the global batch
     first: int = 0  # row of the global batch that these begin with, when gradients are accumulated
+
+    def __post_init__(self) -> None:
+        if self.time < 0:
+            object.__setattr__(self, "time", float(self.epoch))
+        if self.size == 0:
+            object.__setattr__(self, "size", len(self.x))
 
     @property
     def part(self) -> slice:
