@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from typing import Any
@@ -20,11 +20,12 @@ from sihg.robust.ball import Ball
 from sihg.robust.data.augment import Augment
 from sihg.robust.data.batches import Batch, check_size, epoch_batches, steps_of
 from sihg.robust.data.samples import Samples
-from sihg.robust.evaluate import check_model, evaluate, parse_attack
+from sihg.robust.evaluate import check_model, check_range, checked_device, evaluate, parse_attack
 from sihg.robust.memory import PerturbationMemory
-from sihg.robust.methods import MSIHG, YOPO, FreeAT, Log, build_method
+from sihg.robust.methods import MSIHG, YOPO, FreeAT, build_method
 from sihg.robust.models import split
 from sihg.robust.optimizers import CALMER, TrainingOptimizer, build_optimizer
+from sihg.robust.progress import Progress, Tally
 from sihg.robust.schedules import build as build_schedule
 from sihg.robust.settings import SECTIONS, Settings
 from sihg.robust.watch import Watch
@@ -42,45 +43,6 @@ COLUMNS = (
 BINS = 10  # of |delta| / eps, in the memory's table
 MEMORY_COLUMNS = ("epoch", "moved", "saturated", *(f"to_{k / BINS:g}" for k in range(1, BINS + 1)))
 FREE = ("data", "device", "checkpoint_minutes")  # settings that a resumed run may change; its data is known by its sum
-
-
-@dataclass
-class Tally:
-    """Sums over the epoch so far."""
-
-    samples: int = 0
-    loss: float = 0.0
-    hits: float = 0.0
-    moved: float | None = None
-    saturated: float | None = None
-    constant: float = 0.0  # samples predicted as the most frequent class of their batch
-
-    def add(self, log: Log) -> None:
-        """Add a step's."""
-        self.samples += log.samples
-        self.loss += log.loss * log.samples
-        self.hits += log.accuracy * log.samples
-        self.moved = _added(self.moved, log.moved, log.samples)
-        self.saturated = _added(self.saturated, log.saturated, log.samples)
-        self.constant += int(log.predicted.max())
-
-    def mean(self, total: float | None) -> float | None:
-        """A sum as a mean."""
-        return None if total is None else total / self.samples
-
-
-@dataclass
-class Progress:
-    """Where a run is: what, beside tensors, a checkpoint has to keep."""
-
-    epoch: int = 0
-    number: int = 0  # batches of this epoch that are done
-    passes: float = 0.0  # forward-backward passes so far, in samples
-    seconds: float = 0.0  # spent on training
-    evaluation_seconds: float = 0.0
-    tally: Tally = field(default_factory=Tally)
-    watch: Watch = field(default_factory=Watch)
-    best: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -114,13 +76,12 @@ class Trainer:
         check_size(settings.batch_size, len(train))
         self.settings, self.train, self.held_out, self.folder, self.tell = settings, train, held_out, folder, tell
         self.steps = steps_of(len(train), settings.batch_size)  # an epoch
-        self.device = _checked_device(settings.device)
+        self.device = checked_device(settings.device)
         self.model = model.to(self.device)
         check_model(self.model, train)
         self._check_smallest_batch()
         self.ball = Ball(settings.eps, settings.norm, settings.bounds)
-        self.ball.check_scale(train.shape, pixels=train.x.dtype == torch.uint8)
-        _check_range(train, self.ball)
+        check_range(train, self.ball)
         parse_attack(settings.evaluate_with, self.ball)  # an unknown one is named now, not after an epoch
         self.augment = Augment(settings.flip, settings.crop) if settings.flip or settings.crop else None
         if self.augment:
@@ -432,22 +393,3 @@ def _differing(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
 def _merit(row: dict[str, Any]) -> tuple[float, float]:
     """What the best checkpoint is chosen by."""
     return row["robust"], row["natural"]
-
-
-def _added(total: float | None, mean: float | None, samples: int) -> float | None:
-    return total if mean is None else (total or 0.0) + mean * samples
-
-
-def _checked_device(name: str) -> str:
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        why = str(error).splitlines()[0]
-        raise InputError(f"device {name!r} cannot be used here ({why}): take cpu") from error
-    return name
-
-
-def _check_range(samples: Samples, ball: Ball) -> None:
-    """Refuse data outside the bounds, which no perturbation could bring inside."""
-    for first in range(0, len(samples), 4096):
-        ball.around(samples.floats(slice(first, first + 4096)))
