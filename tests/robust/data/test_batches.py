@@ -143,3 +143,11 @@ def test_a_batch_of_your_own() -> None:
     assert (batch.size, batch.time, batch.step, batch.move) == (5, 2.0, 0, None)
     log = PGDAT(eps=0.1, steps=1, ramp=4).step(nn.Linear(3, 2), batch, torch.optim.SGD([torch.zeros(1)], lr=0.1))
     assert log.samples == 5
+
+
+@pytest.mark.parametrize(("x", "y", "index"), [(0, 0, 0), (3, 2, 3), (3, 3, 1)])
+def test_a_batch_of_nothing_or_of_unequal_parts_is_refused(x: int, y: int, index: int) -> None:
+    with pytest.raises(
+        InputError, match=rf"x, y and index have \({x}, {y}, {index}\) rows: give a batch of at least one"
+    ):
+        Batch(torch.rand(x, 3), torch.zeros(y, dtype=torch.int64), torch.arange(index), epoch=0)

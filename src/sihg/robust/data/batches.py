@@ -33,6 +33,9 @@ class Batch:
     first: int = 0  # row of the global batch that these begin with, when gradients are accumulated
 
     def __post_init__(self) -> None:
+        rows = (len(self.x), len(self.y), len(self.index))
+        if len(set(rows)) > 1 or not rows[0]:
+            raise InputError(f"x, y and index have {rows} rows: give a batch of at least one sample, one of each a row")
         if self.time < 0:
             object.__setattr__(self, "time", float(self.epoch))
         if self.size == 0:
