@@ -10,7 +10,7 @@ one forward pass for it. rai-toolbox is spared the pixel box, which it does not 
 - For information, no sample breaks: labels are the model's own predictions and eps is tiny, so everybody makes all
   passes. This compares the passes and what is around them, and is what to expect of a model that hardly breaks. The
   peers get the whole batch at once, as above, and beside it the fastest of PEER_CHUNKS.
-- The chunks of our attack, which `attacks/pgd.py` fixes: what other sizes would cost.
+- The chunks of our attack, which `attacks/attack.py` fixes: what other sizes would cost.
 
 The last two make SHORT steps. Trained models are kept in `--out`, and trained again when their recipe changes.
 """
@@ -34,7 +34,8 @@ from torch.nn.functional import interpolate
 from torch.optim import SGD
 
 from benchmarks.timing import Ratio, Report, Row, Timed, Value, interleaved
-from sihg.robust.attacks import PGD, pgd
+from sihg.robust.attacks import PGD
+from sihg.robust.attacks import attack as base
 from sihg.robust.data import load
 from sihg.robust.data.batches import batches
 from sihg.robust.methods import PGDAT
@@ -188,7 +189,7 @@ def even_rows(case: Case, repetitions: int) -> list[Row]:
 
 def chunk_rows(case: Case, repetitions: int) -> list[Row]:
     """What the size of our chunks costs."""
-    short, used = replace(case, steps=SHORT), min(pgd.rows_at_once(case.x.shape[1:]), len(case.x))
+    short, used = replace(case, steps=SHORT), min(base.rows_at_once(case.x.shape[1:]), len(case.x))
     sizes = sorted({used, *(size for size in CHUNKS if size <= len(case.x))})
     calls = {str(size): partial(ours, short, size) for size in sizes}
     timed = interleaved(calls, repetitions, SECONDS_MORE, warmed=True)
@@ -247,8 +248,8 @@ def attack(case: Case) -> PGD:
 
 def ours(case: Case, chunk: int | None = None) -> Tensor:
     """Which samples ours breaks, in chunks of its own choice or in others."""
-    rows = chunk or pgd.rows_at_once(case.x.shape[1:])
-    with patch.object(pgd, "rows_at_once", lambda _shape: rows):
+    rows = chunk or base.rows_at_once(case.x.shape[1:])
+    with patch.object(base, "rows_at_once", lambda _shape: rows):
         return attack(case).run(case.model, case.x, case.y, SEED).broken
 
 

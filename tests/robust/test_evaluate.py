@@ -1,15 +1,17 @@
 """Evaluation: the names of attacks, accuracies that can be counted by hand, models that do not fit."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from sihg.errors import InputError, UnknownNameError
 from sihg.robust import evaluate as evaluation
-from sihg.robust.attacks import FGSM, PGD
+from sihg.robust.attacks import FGSM, PGD, Natural
 from sihg.robust.ball import Ball
 from sihg.robust.data.samples import Samples, as_samples
-from sihg.robust.evaluate import check_model, check_range, checked_device, evaluate, natural_errors, parse_attack
+from sihg.robust.evaluate import check_model, check_range, checked_device, evaluate, parse_attack
 from tests.robust.small import digits
 
 
@@ -28,24 +30,14 @@ def on_a_line() -> Samples:
 
 def test_names_of_attacks() -> None:
     ball = Ball(0.25, "l2", None)
-    assert parse_attack("natural", ball) is None
-    assert isinstance(parse_attack("fgsm", ball), PGD)
-    assert type(parse_attack("fgsm", ball)) is type(FGSM(eps=0.25, norm="l2", bounds=None))
-    fast = parse_attack("fgsm", ball, last_iterate=True)
-    assert fast is not None
-    assert (fast.steps, fast.step_size, fast.random_start, fast.last_iterate) == (1, 0.25, False, True)
-    one, several = parse_attack("pgd-20", ball), parse_attack("pgd-50-10", ball, last_iterate=True)
-    assert one is not None
-    assert several is not None
-    assert (one.steps, one.restarts, one.eps, one.norm, one.bounds, one.last_iterate) == (
-        20,
-        1,
-        0.25,
-        "l2",
-        None,
-        False,
-    )
-    assert (several.steps, several.restarts, several.last_iterate) == (50, 10, True)
+    assert isinstance(parse_attack("natural", ball), Natural)
+    common: Any = {"eps": 0.25, "norm": "l2", "bounds": None}
+    for name, last, same in (
+        ("fgsm", True, FGSM(**common, last_iterate=True)),
+        ("pgd-20", False, PGD(**common, steps=20)),
+        ("pgd-50-10", True, PGD(**common, steps=50, restarts=10, last_iterate=True)),
+    ):
+        assert repr(parse_attack(name, ball, last_iterate=last)) == repr(same)
 
 
 @pytest.mark.parametrize("name", ["pgd", "pgd20", "pgd-", "PGD-20", "pgd-20-1-1", "pgd--1", "natural ", "apgd", ""])
@@ -89,8 +81,9 @@ def test_natural_errors_are_those_of_evaluation_mode() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Dropout(0.5), nn.Linear(64, 10))
     samples = digits(50)
-    wrong = natural_errors(model, samples.floats(), samples.y)
-    assert torch.equal(wrong, model.eval()(samples.floats()).argmax(1) != samples.y)
+    found = Natural().run(model, samples.floats(), samples.y)
+    assert torch.equal(found.broken, model.eval()(samples.floats()).argmax(1) != samples.y)
+    assert (found.passes, found.forwards) == (0, 50)
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])

@@ -1,6 +1,7 @@
 """What an attacker may do: a norm ball of radius eps, cut by the bounds of the data, and sets of such deltas."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -20,8 +21,8 @@ class Feasible(Protocol):
         """Move `delta`, in place, to a nearby point of the set."""
         ...
 
-    def climb_(self, delta: Tensor, gradient: Tensor, step: float) -> Tensor:
-        """Take, in place, one steepest ascent step of the norm's length `step`, then project; eats `gradient`."""
+    def climb_(self, delta: Tensor, gradient: Tensor, step: float | Tensor) -> Tensor:
+        """Take, in place, a steepest ascent step of the norm's length `step`, then project; eats `gradient`."""
         ...
 
     def near(self, centre: Tensor, radius: float | Tensor) -> "Feasible":
@@ -112,9 +113,9 @@ class LinfSet:
         """Clamp."""
         return torch.clamp(delta, self.low, self.high, out=delta)
 
-    def climb_(self, delta: Tensor, gradient: Tensor, step: float) -> Tensor:
+    def climb_(self, delta: Tensor, gradient: Tensor, step: float | Tensor) -> Tensor:
         """Step along the sign of the gradient."""
-        return self.project_(delta.add_(gradient.sign_(), alpha=step))
+        return self.project_(_added(delta, gradient.sign_(), step))
 
     def near(self, centre: Tensor, radius: float | Tensor) -> "LinfSet":
         """Intersect with the box of `radius` around `centre`."""
@@ -157,12 +158,12 @@ class L2Set:
             delta.mul_((radius / _norms(delta).clamp_(min=torch.finfo(delta.dtype).tiny)).clamp_(max=1)).add_(centre)
         return torch.clamp(delta, self.low, self.high, out=delta)
 
-    def climb_(self, delta: Tensor, gradient: Tensor, step: float) -> Tensor:
+    def climb_(self, delta: Tensor, gradient: Tensor, step: float | Tensor) -> Tensor:
         """Step along the normalised gradient; a zero gradient stays."""
         tiny = torch.finfo(gradient.dtype).tiny
         gradient.div_(_norms(gradient, math.inf).clamp_(min=tiny))  # first, since squares of small entries vanish
         gradient.div_(_norms(gradient).clamp_(min=tiny))
-        return self.project_(delta.add_(gradient, alpha=step))
+        return self.project_(_added(delta, gradient, step))
 
     def near(self, centre: Tensor, radius: float | Tensor) -> "L2Set":
         """Intersect with the ball of `radius` around `centre`."""
@@ -186,9 +187,20 @@ class L2Set:
         return int((_norms(delta) >= 0.99 * self.balls[-1][1]).sum()) / max(1, len(delta))
 
 
+def noise(norm: str, shape: Sequence[int], radius: float, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+    """Uniform noise from the ball of `radius` of each row, whatever the bounds."""
+    everywhere = torch.full(tuple(shape), math.inf, dtype=dtype)
+    free: Feasible = LinfSet(-everywhere, everywhere) if norm == "linf" else L2Set(-everywhere, everywhere)
+    return free.noisy(None, radius, generator)
+
+
 def _taken(value: Any, index: Tensor) -> Any:
     """Some rows of what has rows; a number is everybody's."""
     return value[index] if isinstance(value, Tensor) and value.dim() else value
+
+
+def _added(delta: Tensor, direction: Tensor, step: float | Tensor) -> Tensor:
+    return delta.addcmul_(direction, step) if isinstance(step, Tensor) else delta.add_(direction, alpha=step)
 
 
 def _norms(rows: Tensor, order: float = 2) -> Tensor:

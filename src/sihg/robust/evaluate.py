@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from sihg.errors import InputError, UnknownNameError
-from sihg.robust.attacks import FGSM, PGD
-from sihg.robust.attacks.pgd import misclassified, rows_at_once
+from sihg.robust.attacks import FGSM, PGD, Attack, Natural
+from sihg.robust.attacks.attack import rows_at_once
 from sihg.robust.ball import Ball
 from sihg.robust.data.samples import Samples
 from sihg.robust.passes import evaluating
@@ -34,10 +34,10 @@ class Outcome:
         return int((~self.broken).sum()) / len(self.broken)
 
 
-def parse_attack(name: str, ball: Ball, *, last_iterate: bool = False) -> PGD | None:
-    """The attack of that name within the ball; None for no attack."""
+def parse_attack(name: str, ball: Ball, *, last_iterate: bool = False) -> Attack:
+    """The attack of that name within the ball."""
     if name == "natural":
-        return None
+        return Natural()
     if name == "fgsm":
         return FGSM(eps=ball.eps, norm=ball.norm, bounds=ball.bounds, last_iterate=last_iterate)
     form = re.fullmatch(r"pgd-(\d+)(?:-(\d+))?", name)
@@ -62,7 +62,7 @@ def evaluate(
     """Attack all samples with each attack, where the model is; `progress(name)` gives what hears how many are done."""
     chosen = [(name, parse_attack(name, ball, last_iterate=last_iterate)) for name in attacks]
     check_model(model, samples)
-    if any(attack is not None for _, attack in chosen):
+    if any(not isinstance(attack, Natural) for _, attack in chosen):
         check_range(samples, ball)
     outcomes = []
     for name, attack in chosen:
@@ -72,29 +72,18 @@ def evaluate(
     return outcomes
 
 
-def _judged(
-    model: nn.Module, samples: Samples, attack: PGD | None, seed: int, progress: Progress
-) -> tuple[Tensor, int]:
+def _judged(model: nn.Module, samples: Samples, attack: Attack, seed: int, progress: Progress) -> tuple[Tensor, int]:
     """Which samples are broken, and the passes it took; only those under attack are floats, and on the device."""
     device, broken, passes = device_of(model), torch.zeros(len(samples), dtype=torch.bool), 0
     size = rows_at_once(samples.shape)
-    for first in range(0, len(samples), size):
-        rows = slice(first, first + size)
+    for numbers in torch.arange(len(samples)).split(size):
+        rows = slice(int(numbers[0]), int(numbers[-1]) + 1)
         x, y = samples.floats(rows).to(device), samples.y[rows].to(device)
-        if attack is None:
-            broken[rows] = natural_errors(model, x, y, first).cpu()
-        else:
-            verdict = attack.run(model, x, y, seed, first=first)
-            broken[rows] = verdict.broken.cpu()
-            passes += verdict.passes
-        progress(min(first + size, len(samples)))
+        verdict = attack.run(model, x, y, seed, numbers=numbers)
+        broken[rows] = verdict.broken.cpu()
+        passes += verdict.passes
+        progress(rows.stop)
     return broken, passes
-
-
-def natural_errors(model: nn.Module, x: Tensor, y: Tensor, first: int = 0) -> Tensor:
-    """Which rows are misclassified as they are; row 0 is number `first` for users."""
-    with evaluating(model), torch.no_grad():
-        return misclassified(model(x), y, first)
 
 
 def check_range(samples: Samples, ball: Ball) -> None:

@@ -14,6 +14,11 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 Slope = Callable[[Tensor], Tensor]
 
 
+def each(logits: Tensor, y: Tensor) -> Tensor:
+    """The cross-entropy of each row."""
+    return cross_entropy(logits, y, reduction="none")
+
+
 def summed(logits: Tensor, y: Tensor) -> Tensor:
     """The cross-entropies of a batch, added up: each row's gradient is that of its own loss."""
     return cross_entropy(logits, y, reduction="sum")

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from sihg.errors import InputError
-from sihg.robust.attacks import FGSM, PGD, pgd
+from sihg.robust.attacks import FGSM, PGD
+from sihg.robust.attacks import attack as base
 from sihg.robust.ball import Bounds
 from sihg.robust.data.batches import batches
 from sihg.robust.methods import FastAT
@@ -69,7 +70,10 @@ def test_verdicts_are_those_of_the_plain_twin(bounds: str, norm: str, kind: str,
     assert verdict.broken.tolist() == (twin.any_end if last_iterate else twin.any_iterate)
     assert verdict.passes == points.rows_with_gradient() == twin.passes
     assert mixed(verdict.broken)
-    assert (model(verdict.x_adv).argmax(1) != y).tolist() == verdict.broken.tolist()
+    logits = model(verdict.x_adv)
+    assert (logits.argmax(1) != y).tolist() == verdict.broken.tolist()
+    others = torch.stack([row[torch.arange(len(row)) != label].max() for row, label in zip(logits, y, strict=True)])
+    torch.testing.assert_close(verdict.margin, logits[range(100), y] - others, rtol=0, atol=1e-12)
     assert_inside(attack, x, verdict.x_adv)
 
 
@@ -186,7 +190,7 @@ def test_results_depend_on_the_seed_alone(norm: str, monkeypatch: pytest.MonkeyP
     assert torch.equal(attack(model, x, y, seed=1), first.x_adv)
     assert not torch.equal(first.x_adv, other.x_adv)
     for chunk in (64, 128, 512):
-        monkeypatch.setattr(pgd, "rows_at_once", lambda _shape, rows=chunk: rows)
+        monkeypatch.setattr(base, "rows_at_once", lambda _shape, rows=chunk: rows)
         again = attack.run(model, x, y, seed=1)
         assert torch.equal(again.broken, first.broken)
         assert again.passes == first.passes
@@ -200,20 +204,21 @@ def test_parts_give_what_the_whole_gives(norm: str) -> None:
     model = trained("table")
     attack = PGD(eps=0.15, steps=3, restarts=2, norm=norm)
     whole = attack.run(model, x, y, seed=1)
-    parts = [attack.run(model, x[a:b], y[a:b], seed=1, first=a) for a, b in ((0, 64), (64, 192), (192, 300))]
-    assert torch.equal(torch.cat([part.broken for part in parts]), whole.broken)
-    torch.testing.assert_close(torch.cat([part.x_adv for part in parts]), whole.x_adv, rtol=0, atol=1e-12)
+    order = torch.randperm(300, generator=torch.Generator().manual_seed(0))
+    parts = [attack.run(model, x[rows], y[rows], seed=1, numbers=rows) for rows in order.split([70, 1, 129, 100])]
+    assert torch.equal(torch.cat([part.broken for part in parts]), whole.broken[order])
+    torch.testing.assert_close(torch.cat([part.x_adv for part in parts]), whole.x_adv[order], rtol=0, atol=1e-12)
     assert sum(part.passes for part in parts) == whole.passes
     shifted = attack.run(model, x[64:192], y[64:192], seed=1)
-    assert not torch.equal(shifted.x_adv, parts[1].x_adv)
-    with pytest.raises(InputError, match="first must be a multiple of 64, got 10: cut the rows"):
-        attack.run(model, x, y, first=10)
+    assert not torch.equal(shifted.x_adv, whole.x_adv[64:192])
+    with pytest.raises(InputError, match=r"numbers has shape \(10,\): it needs one for each of 300 rows"):
+        attack.run(model, x, y, numbers=torch.arange(10))
     with pytest.raises(InputError, match="row 65 of x has a value that is not finite"):
-        attack.run(model, changed(x, 1, float("nan")), y, first=64)
+        attack.run(model, changed(x, 1, float("nan")), y, numbers=torch.arange(64, 364))
 
 
 def test_progress_hears_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pgd, "rows_at_once", lambda _shape: 64)
+    monkeypatch.setattr(base, "rows_at_once", lambda _shape: 64)
     x, y = samples(150, (6,))
     heard: list[int] = []
     PGD(eps=0.1, steps=1).run(trained("table"), x, y, progress=heard.append)
@@ -223,13 +228,14 @@ def test_progress_hears_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rows_at_once() -> None:
     """About as many values whatever the shape, in multiples of the 64 rows that are drawn together."""
     shapes = ((1, 28, 28), (3, 32, 32), (3, 224, 224), (6,), ())
-    assert [pgd.rows_at_once(shape) for shape in shapes] == [448, 128, 64, 1024, 1024]
+    assert [base.rows_at_once(shape) for shape in shapes] == [448, 128, 64, 1024, 1024]
 
 
 def test_no_rows() -> None:
     x, y = samples(0)
     verdict = PGD(eps=0.1).run(net("plain"), x, y)
-    assert (verdict.x_adv.shape, verdict.broken.shape, verdict.passes) == (x.shape, (0,), 0)
+    assert (verdict.x_adv.shape, verdict.broken.shape, verdict.margin.shape) == (x.shape, (0,), (0,))
+    assert (verdict.passes, verdict.forwards) == (0, 0)
 
 
 class StopError(Exception):

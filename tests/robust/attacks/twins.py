@@ -33,10 +33,10 @@ def _inside(attack: PGD, delta: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 
 def starts(attack: PGD, x: Tensor, seed: int, run: int) -> Tensor:
-    """The noise before it is projected; 64 rows share a generator."""
+    """The noise before it is projected; 64 rows share a generator, which does not mind that there may be fewer."""
     parts = []
-    for block, rows in enumerate(x.split(64)):
-        draw = generator(seed, "attack start", run, block)
+    for block in range(-(-len(x) // 64)):
+        rows, draw = x.new_empty(64, *x.shape[1:]), generator(seed, "attack start", run, block)
         if attack.norm == "linf":
             parts.append((torch.rand(rows.shape, generator=draw, dtype=x.dtype) * 2 - 1) * attack.eps)
         else:
@@ -44,7 +44,7 @@ def starts(attack: PGD, x: Tensor, seed: int, run: int) -> Tensor:
             u = torch.rand((len(rows), *[1] * (x.dim() - 1)), generator=draw, dtype=x.dtype).flatten(1)
             length = attack.eps * u ** (1 / direction.shape[1])
             parts.append((direction / direction.norm(dim=1, keepdim=True) * length).view(rows.shape))
-    return torch.cat(parts)
+    return torch.cat(parts)[: len(x)]
 
 
 def plain_pgd(attack: PGD, model: nn.Module, x: Tensor, y: Tensor, seed: int = 0) -> Found:

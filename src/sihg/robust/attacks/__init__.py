@@ -1,6 +1,8 @@
-"""Attacks: callable as attack(model, x, y, seed=0) -> x_adv; `run` also gives verdicts and passes."""
+"""Attacks: callable as attack(model, x, y, seed=0) -> x_adv; `run` also gives verdicts, margins and passes."""
 
+from sihg.robust.attacks.attack import Attack, Verdict
 from sihg.robust.attacks.fgsm import FGSM
-from sihg.robust.attacks.pgd import PGD, Verdict
+from sihg.robust.attacks.natural import Natural
+from sihg.robust.attacks.pgd import PGD
 
-__all__ = ["FGSM", "PGD", "Verdict"]
+__all__ = ["FGSM", "PGD", "Attack", "Natural", "Verdict"]

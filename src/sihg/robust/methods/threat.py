@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from sihg.errors import InputError
-from sihg.robust.ball import Ball, Bounds, Feasible, L2Set, LinfSet
+from sihg.robust.ball import Ball, Bounds, Feasible, noise
 from sihg.robust.data.batches import Batch
 from sihg.robust.passes import descend
 
@@ -94,10 +94,10 @@ class Threat:
         """A random point of the set near `centre` (or zero); the parts of a batch share one draw of its noise."""
         if len(batch.x) == batch.size:
             return feasible.noisy(centre, radius, batch.draw("start"))
-        everywhere = torch.full((batch.size, *batch.x.shape[1:]), torch.inf, dtype=batch.x.dtype)
-        free = LinfSet(-everywhere, everywhere) if self.norm == "linf" else L2Set(-everywhere, everywhere)
-        noise = free.noisy(None, 1.0, batch.draw("start"))[batch.part].to(batch.x.device) * radius
-        return feasible.project_(noise if centre is None else noise.add_(centre))
+        shape = (batch.size, *batch.x.shape[1:])
+        drawn = noise(self.norm, shape, 1.0, batch.draw("start"), batch.x.dtype)[batch.part]
+        delta = drawn.to(batch.x.device) * radius
+        return feasible.project_(delta if centre is None else delta.add_(centre))
 
 
 def check_steps(steps: int, name: str = "steps", least: int = 1) -> None:

@@ -1,0 +1,225 @@
+"""What all attacks share: how they are called, the rows they look at together, what they find."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from sihg.core.draw import generator
+from sihg.errors import InputError, NotFiniteError
+from sihg.robust.ball import Ball, Bounds, Feasible
+from sihg.robust.passes import Loss, evaluating
+
+DRAWN = 64  # rows whose draws come from one generator, so that draws do not depend on what is attacked at once
+VALUES, MOST = 400_000, 1024  # values of x, and rows, attacked at once: by measurement, see benchmarks/attack_speed.py
+
+
+Draw = Callable[[tuple[int, ...], torch.Generator], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """What an attack found, for each row, and the passes it took."""
+
+    x_adv: Tensor
+    broken: Tensor  # whether x_adv is misclassified
+    margin: Tensor  # at x_adv: the logit of the label minus the largest other one
+    passes: int  # forward and backward passes of one sample
+    forwards: int  # forward passes of one sample without a backward one
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Samples under attack together."""
+
+    x: Tensor
+    y: Tensor
+    feasible: Feasible  # the deltas allowed for each
+    number: Tensor  # of each row in the user's data: decides its draws, and names it in errors
+    place: Tensor  # of each row among those that the search began with
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def keep(self, index: Tensor) -> "Rows":
+        """Some of them."""
+        return Rows(self.x[index], self.y[index], self.feasible.rows(index), self.number[index], self.place[index])
+
+    def draw(self, shape: Sequence[int], make: Draw, seed: int, what: str, run: int = 0) -> Tensor:
+        """What `make` draws for each row, of this shape: it depends on the row's number, not on its company."""
+        out, block = self.x.new_empty(len(self), *shape), self.number // DRAWN
+        for one in block.unique().tolist():
+            mine = (block == one).nonzero().flatten()
+            drawn = make((DRAWN, *shape), generator(seed, what, run, one))
+            out[mine] = drawn.to(out.device)[self.number[mine] % DRAWN]
+        return out
+
+
+class Search:
+    """The attack on some rows: asks the model, counts the passes, keeps what is found."""
+
+    def __init__(self, model: nn.Module, rows: Rows) -> None:
+        self.model, self.rows = model, rows
+        self.x_adv = rows.x.clone()
+        self.broken = torch.zeros(len(rows), dtype=torch.bool, device=rows.x.device)
+        self.margin = torch.full_like(rows.y, math.inf, dtype=rows.x.dtype)
+        self.passes = self.forwards = 0
+
+    def left(self) -> Rows:
+        """The rows that hold so far."""
+        return self.rows.keep(~self.broken) if bool(self.broken.any()) else self.rows
+
+    def look(self, rows: Rows, point: Tensor) -> Tensor:
+        """The logits at `point`."""
+        self.forwards += len(rows)
+        with torch.no_grad():
+            return checked(self.model(point), rows)
+
+    def slope(self, rows: Rows, point: Tensor, loss: Loss) -> tuple[Tensor, Tensor, Tensor]:
+        """At `point`: the logits, the loss of each row, and its gradient in the input."""
+        self.passes += len(rows)
+        point = point.detach().requires_grad_()
+        with torch.enable_grad():
+            logits = self.model(point)
+            checked(logits, rows)
+            losses = loss(logits, rows.y)
+            (g,) = torch.autograd.grad(losses.sum(), point)
+        return logits.detach(), losses.detach(), g
+
+    def keep(self, rows: Rows, point: Tensor, logits: Tensor) -> None:
+        """Note `point` as what was found for the rows, broken or not."""
+        self.x_adv[rows.place] = point.detach()
+        self.broken[rows.place] = misclassified(logits, rows.y)
+        self.margin[rows.place] = margins(logits, rows.y)
+
+    def drop(self, rows: Rows, point: Tensor, logits: Tensor) -> Tensor | None:
+        """Keep the rows that are misclassified at `point`; which ones hold, or None if all do."""
+        wrong = misclassified(logits, rows.y)
+        if not bool(wrong.any()):
+            return None
+        self.keep(rows.keep(wrong), point[wrong], logits[wrong])
+        return ~wrong
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Attack(ABC):
+    """A search for misclassified points of the ball around each sample."""
+
+    eps: float
+    norm: str = "linf"
+    bounds: Bounds = (0.0, 1.0)
+    ball: Ball = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ball", Ball(self.eps, self.norm, self.bounds))
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, seed: int = 0) -> Tensor:
+        """The attacked x: where the model errs, the first point found; elsewhere the best one."""
+        return self.run(model, x, y, seed).x_adv
+
+    def run(
+        self,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        seed: int = 0,
+        progress: Callable[[int], object] = lambda _done: None,
+        *,
+        numbers: Tensor | None = None,
+    ) -> Verdict:
+        """Attack every row of x; `progress` hears how many rows are done.
+
+        Where x is a part of a larger set, `numbers` are those of its rows there: they decide the draws, so that parts
+        give what the whole would.
+        """
+        numbers = torch.arange(len(x)) if numbers is None else numbers
+        check_batch(x, y, numbers)
+        x, y, numbers = x.detach(), y.long(), numbers.to(x.device)
+        size, found = rows_at_once(x.shape[1:]), []
+        with evaluating(model):
+            for done in range(0, max(len(x), 1), size):
+                part = slice(done, done + size)
+                place = torch.arange(len(x[part]), device=x.device)
+                rows = Rows(x[part], y[part], self.ball.around(x[part]), numbers[part], place)
+                found.append(Search(model, rows))
+                if len(rows):
+                    self.search(found[-1], seed)
+                progress(min(done + size, len(x)))
+        return Verdict(
+            self.ball.clip(torch.cat([one.x_adv for one in found])),
+            torch.cat([one.broken for one in found]),
+            torch.cat([one.margin for one in found]),
+            sum(one.passes for one in found),
+            sum(one.forwards for one in found),
+        )
+
+    @abstractmethod
+    def search(self, search: Search, seed: int) -> None:
+        """Attack the rows of one search."""
+
+
+def rows_at_once(shape: Sequence[int]) -> int:
+    """How many samples of this shape to attack at once, a multiple of DRAWN."""
+    return max(DRAWN, min(MOST, VALUES // max(1, math.prod(shape)) // DRAWN * DRAWN))
+
+
+def misclassified(logits: Tensor, y: Tensor) -> Tensor:
+    """Which rows the model gets wrong."""
+    return logits.detach().argmax(1) != y
+
+
+def margins(logits: Tensor, y: Tensor) -> Tensor:
+    """The logit of the label minus the largest other one."""
+    own = logits.gather(1, y[:, None])
+    others = logits.scatter(1, y[:, None], -math.inf)
+    return own.squeeze(1) - others.amax(1)
+
+
+def checked(logits: Tensor, rows: Rows) -> Tensor:
+    """The logits; what is no logit, or a label without one, is an error."""
+    values, y = logits.detach(), rows.y
+    if values.dim() != 2 or len(values) != len(y):
+        raise InputError(
+            f"the model gives an output of shape {tuple(values.shape)} for {len(y)} samples: it must be (n, classes)"
+        )
+    if not bool(torch.isfinite(values).all()):
+        raise NotFiniteError(
+            "the model gives logits that are not finite: look at its weights and at the scale of its input"
+        )
+    if int(y.max()) >= values.shape[1]:
+        row = int((y >= values.shape[1]).nonzero()[0])
+        raise InputError(
+            f"row {int(rows.number[row])} of y is {int(y[row])}, but the model has {values.shape[1]} outputs: "
+            "labels count from 0"
+        )
+    return logits
+
+
+def check_batch(x: Tensor, y: Tensor, numbers: Tensor) -> None:
+    """Refuse what cannot be attacked, naming the row by its number."""
+    if x.dim() < 2:
+        raise InputError(f"x has shape {tuple(x.shape)}: give a batch, (n, ...), of at least one feature")
+    if not x.is_floating_point():
+        raise InputError(f"x is {x.dtype}, attacks need floats: images as x / 255")
+    if y.shape != x.shape[:1] or y.is_floating_point() or y.dtype == torch.bool:
+        raise InputError(
+            f"y has shape {tuple(y.shape)} and type {y.dtype}: it needs one class number for each of {len(x)} rows"
+        )
+    if numbers.shape != x.shape[:1]:
+        raise InputError(f"numbers has shape {tuple(numbers.shape)}: it needs one for each of {len(x)} rows")
+    if bool((y < 0).any()):
+        row = int((y < 0).nonzero()[0])
+        raise InputError(f"row {int(numbers[row])} of y is {int(y[row])}: labels are whole numbers from 0 on")
+    if not bool(torch.isfinite(x).all()):
+        row = int((~torch.isfinite(x.flatten(1)).all(1)).nonzero()[0])
+        raise InputError(f"row {int(numbers[row])} of x has a value that is not finite: clean the data")
+
+
+def check_counts(**counts: int) -> None:
+    """Refuse what is no number of steps, runs, queries."""
+    for name, value in counts.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InputError(f"{name} must be a whole number >= 1, got {value!r}: PGD-20 has 20 steps and 1 restart")
