@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sihg.errors import InputError
-from sihg.robust.attacks import FGSM, PGD
+from sihg.robust.attacks import FGSM, PGD, Attack
 from sihg.robust.attacks import attack as base
 from sihg.robust.ball import Bounds
 from sihg.robust.data.batches import batches
@@ -77,7 +77,7 @@ def test_verdicts_are_those_of_the_plain_twin(bounds: str, norm: str, kind: str,
     assert_inside(attack, x, verdict.x_adv)
 
 
-def assert_inside(attack: PGD, x: Tensor, x_adv: Tensor) -> None:
+def assert_inside(attack: Attack, x: Tensor, x_adv: Tensor) -> None:
     order = float("inf") if attack.norm == "linf" else 2
     assert float(torch.linalg.vector_norm((x_adv - x).flatten(1), ord=order, dim=1).max()) <= attack.eps + 1e-6
     if attack.bounds is not None:

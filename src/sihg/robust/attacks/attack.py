@@ -90,10 +90,11 @@ class Search:
         return logits.detach(), losses.detach(), g
 
     def keep(self, rows: Rows, point: Tensor, logits: Tensor) -> None:
-        """Note `point` as what was found for the rows, broken or not."""
-        self.x_adv[rows.place] = point.detach()
-        self.broken[rows.place] = misclassified(logits, rows.y)
-        self.margin[rows.place] = margins(logits, rows.y)
+        """Note `point` where it is misclassified, or its margin is smaller than what is known of the row."""
+        wrong, margin = misclassified(logits, rows.y), margins(logits, rows.y)
+        better = wrong | (margin < self.margin[rows.place])
+        place = rows.place[better]
+        self.x_adv[place], self.broken[place], self.margin[place] = point[better], wrong[better], margin[better]
 
     def drop(self, rows: Rows, point: Tensor, logits: Tensor) -> Tensor | None:
         """Keep the rows that are misclassified at `point`; which ones hold, or None if all do."""
@@ -156,6 +157,10 @@ class Attack(ABC):
             sum(one.forwards for one in found),
         )
 
+    def remark(self, classes: int) -> str:  # noqa: ARG002
+        """What a reader of the result should know where there are so many classes."""
+        return ""
+
     @abstractmethod
     def search(self, search: Search, seed: int) -> None:
         """Attack the rows of one search."""
@@ -176,6 +181,12 @@ def margins(logits: Tensor, y: Tensor) -> Tensor:
     own = logits.gather(1, y[:, None])
     others = logits.scatter(1, y[:, None], -math.inf)
     return own.squeeze(1) - others.amax(1)
+
+
+def others(logits: Tensor, y: Tensor) -> Tensor:
+    """The classes besides the label, (n, classes - 1), the most likely first."""
+    own_first = logits.scatter(1, y[:, None], math.inf)
+    return own_first.argsort(dim=1, descending=True, stable=True)[:, 1:]
 
 
 def checked(logits: Tensor, rows: Rows) -> Tensor:

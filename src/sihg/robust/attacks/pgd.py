@@ -17,7 +17,7 @@ class PGD(Attack):
 
     A sample is broken when it is misclassified at any iterate, the start included; it leaves the batch at once, and
     later runs see survivors only. With `last_iterate` only the end of a run counts, the classical rule. `restarts`
-    counts runs. Where nothing is found, the end of the last run is given.
+    counts runs. Where nothing is found, the run's end of smallest margin is given.
     """
 
     steps: int = 20
