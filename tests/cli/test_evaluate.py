@@ -13,11 +13,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from sihg.cli.main import main
-from sihg.robust import data, records
+from sihg.robust import data
 from sihg.robust.attacks import FGSM
-from sihg.robust.ball import Ball
-from sihg.robust.evaluate import Outcome, device_of, evaluate
-from sihg.robust.records import Z95, Question, ask, wilson
+from sihg.robust.cascade import device_of
+from sihg.robust.evaluate import Z95, evaluate, wilson
+from sihg.robust.records import Question, ask
 from sihg.robust.weights import load, of_run
 
 TINY = ("--epochs", "1", "--samples", "200", "--validation", "20", "--steps", "2", "--width", "1/4")
@@ -44,8 +44,8 @@ def test_a_run_by_hand(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
     captured = capsys.readouterr()
     record = json.loads(captured.out)
     samples = data.load("digits")[1]
-    natural, pgd = evaluate(load(done), samples, ["natural", "pgd-3"], Ball(0.25))
-    assert [row["accuracy"] for row in record["attacks"]] == [natural.accuracy, pgd.accuracy]
+    found = evaluate(load(done), samples, attacks=["natural", "pgd-3"], eps=0.25)
+    assert [row["accuracy"] for row in record["attacks"]] == [one.accuracy for one in found.outcomes]
     assert (record["rule"], record["samples"], record["eps"]) == ("any iterate", 397, 0.25)
     path = Path(captured.err.partition("record: ")[2].strip())
     assert path == done / "evaluation" / "last_test_natural+pgd-3.json"
@@ -127,8 +127,8 @@ def test_what_was_evaluated_is_shown_when_the_next_one_fails(
     assert run("evaluate", done, other, "--attacks", "natural", "--samples", "30") == 2
     captured = capsys.readouterr()
     assert "30 samples of digits" in captured.out
-    assert captured.err.splitlines()[0].startswith("record: ")
-    assert captured.err.splitlines()[1].startswith("sihg: error: there is no file nowhere.npz")
+    assert captured.err.splitlines()[-2].startswith("record: ")
+    assert captured.err.splitlines()[-1].startswith("sihg: error: there is no file nowhere.npz")
 
 
 def test_the_device_may_be_another(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,17 +146,10 @@ def test_the_device_may_be_another(done: Path, tmp_path: Path, capsys: pytest.Ca
     assert "last_test_natural_n30.json" in captured.err
 
 
-def test_the_model_goes_to_the_device(done: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[torch.device] = []
-
-    def look(model: nn.Module, *_: object, **__: object) -> list[Outcome]:
-        seen.append(device_of(model))
-        return []
-
-    monkeypatch.setattr(records, "evaluate", look)
+def test_the_model_goes_to_the_device(done: Path) -> None:
     weights = of_run(done)
-    ask(replace(weights, settings=weights.settings.with_values({"device": "meta"})), Question())
-    assert seen == [torch.device("meta")]
+    asked = ask(replace(weights, settings=weights.settings.with_values({"device": "meta"})), Question())
+    assert device_of(asked.model) == torch.device("meta")
 
 
 def test_fgsm_has_the_rule_of_its_record(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -208,7 +201,7 @@ def test_mistakes(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         ((done, "--attacks", ","), "--attacks names none"),
         ((done, "--split", "all"), "unknown split 'all'"),
         ((done, "--checkpoint", "first"), "unknown checkpoint 'first'"),
-        ((done, "--samples", "398"), "cannot take 398 of the 397 test samples"),
+        ((done, "--samples", "398"), "cannot take 398 of the 397 samples of digits"),
         ((done, "--samples", "0"), "cannot take 0 of"),
         ((done, "--eps", "8"), "more than the whole range"),
         ((done, "--eps", "8", "--bounds", "none"), "more than the whole range of the data, 1: "),

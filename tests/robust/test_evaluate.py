@@ -6,12 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sihg.errors import InputError, UnknownNameError
-from sihg.robust import evaluate as evaluation
-from sihg.robust.attacks import FGSM, PGD, Natural
+from sihg.errors import InputError
+from sihg.robust import cascade
+from sihg.robust.attacks import PGD, Natural
 from sihg.robust.ball import Ball
+from sihg.robust.cascade import judge
 from sihg.robust.data.samples import Samples, as_samples
-from sihg.robust.evaluate import check_model, check_range, checked_device, evaluate, parse_attack
+from sihg.robust.evaluate import Evaluation, check_model, check_range, checked_device, evaluate, planned, wilson
 from tests.robust.small import digits
 
 
@@ -28,35 +29,10 @@ def on_a_line() -> Samples:
     return as_samples((x, torch.tensor([0, 0, 0, 0, 0, 1, 1])))
 
 
-def test_names_of_attacks() -> None:
-    ball = Ball(0.25, "l2", None)
-    assert isinstance(parse_attack("natural", ball), Natural)
-    common: Any = {"eps": 0.25, "norm": "l2", "bounds": None}
-    for name, last, same in (
-        ("fgsm", True, FGSM(**common, last_iterate=True)),
-        ("pgd-20", False, PGD(**common, steps=20)),
-        ("pgd-50-10", True, PGD(**common, steps=50, restarts=10, last_iterate=True)),
-    ):
-        assert repr(parse_attack(name, ball, last_iterate=last)) == repr(same)
-
-
-@pytest.mark.parametrize("name", ["pgd", "pgd20", "pgd-", "PGD-20", "pgd-20-1-1", "pgd--1", "natural ", "apgd", ""])
-def test_unknown_attacks_list_the_forms(name: str) -> None:
-    with pytest.raises(UnknownNameError, match=r"unknown attack .*: choose from natural, fgsm, pgd-T, pgd-T-R"):
-        parse_attack(name, Ball(0.1))
-
-
-def test_attacks_of_no_steps_are_refused() -> None:
-    with pytest.raises(InputError, match="steps must be a whole number >= 1, got 0"):
-        parse_attack("pgd-0", Ball(0.1))
-    with pytest.raises(InputError, match="restarts must be a whole number >= 1, got 0"):
-        parse_attack("pgd-5-0", Ball(0.1))
-
-
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 def test_accuracies_by_hand(norm: str) -> None:
     names = ["natural", "fgsm", "pgd-10", "pgd-3-2"]
-    outcomes = evaluate(Threshold(), on_a_line(), names, Ball(0.25, norm))
+    outcomes = judge(Threshold(), on_a_line(), planned(names, Ball(0.25, norm)))
     assert [o.attack for o in outcomes] == names
     broken = [[False, False, False, False, True, False, False]] + 3 * [[False, False, True, True, True, True, False]]
     assert [o.broken.tolist() for o in outcomes] == broken
@@ -66,14 +42,18 @@ def test_accuracies_by_hand(norm: str) -> None:
 
 
 def test_every_sample_is_told_of_and_modes_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "rows_at_once", lambda _shape: 256)
-    heard: list[tuple[str, int]] = []
+    monkeypatch.setattr(cascade, "rows_at_once", lambda _shape: 256)
+    heard: list[tuple[str, int, int]] = []
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.9), nn.Linear(64, 10))
     model[1].eval()
     evaluate(
-        model, digits(300), ["natural", "pgd-1"], Ball(0.1), progress=lambda name: lambda n: heard.append((name, n))
+        model,
+        digits(300),
+        attacks="natural,pgd-1",
+        eps=0.1,
+        progress=lambda name, total: lambda n: heard.append((name, total, n)),
     )
-    assert heard == [("natural", 256), ("natural", 300), ("pgd-1", 256), ("pgd-1", 300)]
+    assert heard == [("natural", 300, 256), ("natural", 300, 300), ("pgd-1", 300, 256), ("pgd-1", 300, 300)]
     assert [m.training for m in (model, model[0], model[1], model[2])] == [True, True, False, True]
 
 
@@ -94,17 +74,16 @@ def test_samples_are_floats_a_part_at_a_time(norm: str, monkeypatch: pytest.Monk
     whole = PGD(eps=eps, norm=norm, steps=2, restarts=2).run(model, samples.floats(), samples.y, seed=3)
     made, floats = [], Samples.floats
 
-    def counted(self: Samples, index: slice) -> Tensor:
+    def counted(self: Samples, index: Tensor) -> Tensor:
         made.append(len(floats(self, index)))
         return floats(self, index)
 
-    monkeypatch.setattr(evaluation, "check_range", lambda *_: None)  # which has parts of its own
-    monkeypatch.setattr(evaluation, "rows_at_once", lambda _shape: 256)
+    monkeypatch.setattr(cascade, "rows_at_once", lambda _shape: 256)
     monkeypatch.setattr(Samples, "floats", counted)
-    (outcome,) = evaluate(model, samples, ["pgd-2-2"], Ball(eps, norm), seed=3)
+    (outcome,) = judge(model, samples, planned("pgd-2-2", Ball(eps, norm)), seed=3)
     assert torch.equal(outcome.broken, whole.broken)
     assert outcome.passes == whole.passes
-    assert made == [1, 256, 256, 188]
+    assert made == [256, 256, 188]
     assert 0 < outcome.accuracy < 0.5
 
 
@@ -112,8 +91,7 @@ def test_samples_are_floats_a_part_at_a_time(norm: str, monkeypatch: pytest.Monk
 def test_a_radius_in_pixel_steps_is_refused(ball: Ball, most: str) -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     with pytest.raises(InputError, match=rf"more than the whole range of the data, {most}: give it in the data's unit"):
-        evaluate(model, digits(5), ["fgsm"], ball)
-    assert len(evaluate(model, digits(5), ["natural"], ball)) == 1  # which has no radius
+        evaluate(model, digits(5), attacks="fgsm", eps=ball.eps, norm=ball.norm, bounds=ball.bounds)
 
 
 def test_data_outside_the_bounds_is_refused_before_any_attack() -> None:
@@ -133,7 +111,7 @@ def test_a_device_that_is_not_there() -> None:
 def test_the_same_seed_gives_the_same_outcome() -> None:
     torch.manual_seed(0)
     model, samples = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), digits(80)
-    runs = [evaluate(model, samples, ["pgd-2"], Ball(0.02), seed=seed)[0] for seed in (0, 0)]
+    runs = [evaluate(model, samples, attacks="pgd-2", eps=0.02)["pgd-2"] for _ in range(2)]
     assert torch.equal(runs[0].broken, runs[1].broken)
     assert runs[0].passes == runs[1].passes
 
@@ -165,13 +143,13 @@ class Odd(nn.Module):
 )
 def test_wrong_outputs_are_named(kind: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        evaluate(Odd(kind), digits(5), ["natural"], Ball(0.1))
+        evaluate(Odd(kind), digits(5), attacks="natural", eps=0.1)
 
 
 def test_wrong_inputs_are_named() -> None:
     big = nn.Sequential(nn.Flatten(), nn.Linear(100, 10))
     with pytest.raises(InputError, match=r"does not take samples of shape \(1, 8, 8\).*64.*100.*data of its size"):
-        evaluate(big, digits(5), ["natural"], Ball(0.1))
+        evaluate(big, digits(5), attacks="natural", eps=0.1)
     double = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).double()
     with pytest.raises(InputError, match=r"and type torch.float32 \(.*\): give it data of its size and type"):
         check_model(double, digits(5))
@@ -181,4 +159,46 @@ def test_logits_that_are_no_numbers_are_an_error() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     nn.init.constant_(model.get_parameter("1.bias"), float("nan"))
     with pytest.raises(InputError, match="logits that are not finite"):
-        evaluate(model, digits(5), ["natural"], Ball(0.1))
+        evaluate(model, digits(5), attacks="natural", eps=0.1)
+
+
+def test_an_evaluation_is_its_outcomes_and_their_intersection() -> None:
+    found = evaluate(Threshold(), on_a_line(), attacks=("natural", "pgd-10", "noise-3"), eps=0.25)
+    assert isinstance(found, Evaluation)
+    assert found["pgd-10"].accuracy == found.accuracy == 3 / 7
+    rows = found.rows()
+    assert [row["attack"] for row in rows] == ["natural", "pgd-10", "noise-3", "all"]
+    assert (rows[-1]["low"], rows[-1]["high"]) == wilson(3, 7)
+    assert rows[-1]["passes"] == found["pgd-10"].passes
+    assert "all               42.86   15.82 - 74.95" in str(found)
+    with pytest.raises(InputError, match="'square' was not asked for: there is natural, pgd-10, noise-3"):
+        found["square"]
+    with pytest.raises(InputError, match="no attack is named: such as natural,pgd-20"):
+        evaluate(Threshold(), on_a_line(), attacks=",", eps=0.25)
+
+
+def test_attacks_of_ones_own() -> None:
+    """An attack object, and a function such as another library's."""
+    own: dict[str, Any] = {"mine": PGD(eps=0.25, steps=3), "grey": lambda x, _y: x + (0.5 - x).clamp(-0.25, 0.25)}
+    found = evaluate(Threshold(), on_a_line(), attacks=own, eps=0.25)
+    assert found["mine"].broken.tolist() == [False, False, True, True, True, True, False]
+    assert found["grey"].forwards == 7
+    faults: list[tuple[Any, str]] = [
+        (lambda x, _y: x + 0.3, "an attack of yours gives a point 0.3 from row 0, more than eps 0.25: mend the attack"),
+        (lambda x, _y: x * float("nan"), "an attack of yours gives a point that is not finite for row 0"),
+        (lambda x, _y: x - 0.2, "an attack of yours gives a point outside the bounds for row 0"),
+        (lambda x, _y: x[:2], r"an attack of yours gives \(2, 1\) for samples of shape \(7, 1\): give x_adv"),
+        (lambda _x, _y: None, "an attack of yours gives NoneType for samples"),
+    ]
+    for wrong, message in faults:
+        with pytest.raises(InputError, match=message):
+            evaluate(Threshold(), on_a_line(), attacks={"wrong": wrong}, eps=0.25)
+
+
+def test_a_subset_is_drawn_by_class() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    found = evaluate(model, digits(700), attacks="natural", eps=0.1, samples=70)
+    assert len(found.broken) == 70
+    assert [check.name for check in found.warnings] == ["all samples"]
+    with pytest.raises(InputError, match="cannot take 701 of the 700 samples of digits: give 1 to 700"):
+        evaluate(model, digits(700), attacks="natural", eps=0.1, samples=701)

@@ -9,9 +9,10 @@ import torch
 
 from sihg.robust import data
 from sihg.robust.ball import Ball
+from sihg.robust.cascade import judge
 from sihg.robust.data import DataWarning
 from sihg.robust.data.samples import held_out
-from sihg.robust.evaluate import evaluate
+from sihg.robust.evaluate import planned
 from sihg.robust.fit import new_folder, prepare
 from sihg.robust.settings import Settings, preset
 from sihg.robust.trainer import Trained
@@ -53,7 +54,7 @@ def accuracy(result: Trained, settings: Settings, samples: int) -> float:
     """Under PGD-20, on test images."""
     test = held_out(data.load(settings.data, FOLDER)[1], samples)[1]
     ball = Ball(settings.eps, settings.norm, settings.bounds)
-    return evaluate(result.model, test, ["pgd-20"], ball)[0].accuracy
+    return judge(result.model, test, planned("pgd-20", ball))[0].accuracy
 
 
 @needs("svhn")

@@ -9,9 +9,10 @@ from torch import nn
 
 from sihg.errors import InputError, NotFiniteError, UnknownNameError
 from sihg.robust.ball import Ball
+from sihg.robust.cascade import judge
 from sihg.robust.data.batches import epoch_batches
 from sihg.robust.data.samples import Samples, as_samples
-from sihg.robust.evaluate import evaluate
+from sihg.robust.evaluate import planned
 from sihg.robust.fit import split_off
 from sihg.robust.trainer import COLUMNS, MEMORY_COLUMNS, Trainer
 from sihg.robust.weights import load
@@ -119,7 +120,7 @@ def test_best_holds_the_evaluated_weights_of_the_best_row(tmp_path: Path, ema: f
     held = split_off(digits(), chosen)[1]
     assert held is not None
     ball, names, seed = Ball(0.1), ["natural", "pgd-3"], best["epoch"] - 1
-    again = evaluate(load(tmp_path, checkpoint="best"), held, names, ball, seed=seed)
+    again = judge(load(tmp_path, checkpoint="best"), held, planned(names, ball), seed=seed)
     assert [o.accuracy for o in again] == [best["natural"], best["robust"]]
     if ema:
         raw = run.model.state_dict()

@@ -3,31 +3,47 @@
 import argparse
 import json
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sihg.cli.numbers import whole
+from sihg.cli.numbers import number, whole
 from sihg.cli.running import add_common, showing_warnings, threads
 from sihg.errors import InputError
 
 if TYPE_CHECKING:
-    from sihg.robust.records import Question
+    from sihg.cli.accuracy_table import Records
+    from sihg.robust.cascade import Outcome
+    from sihg.robust.records import Asked, Question
     from sihg.robust.weights import Weights
 
 EPILOG = """examples:
   sihg evaluate runs/first
-  sihg evaluate runs/first --attacks natural,pgd-20,pgd-50-10 --samples 200 --checkpoint best
+  sihg evaluate runs/first --attacks natural,pgd-20,standard --checkpoint best
   sihg evaluate runs/pgd runs/msi-hg --attacks natural,pgd-20
-  sihg evaluate runs/first --eps 0.1 --last-iterate --json
+  sihg evaluate runs/first --curve 0:0.5:11 --attacks pgd-20
+  sihg evaluate runs/first --attacks square-1000,noise,transfer:runs/pgd --samples 1000
   sihg evaluate weights.safetensors --model preact-resnet18 --data cifar10 --eps 8/255
 
-Attacks: natural (none), fgsm, pgd-T and pgd-T-R, with T steps and R runs. A sample counts as broken when it is
-misclassified at any iterate, with --last-iterate when it is at the end of a run. Evaluations of a run are kept in
-RUN/evaluation.
+attacks (R: runs, each on what the ones before left):
+  natural                no attack
+  fgsm                   one step of eps from the image
+  pgd-T[-R]              T steps of 2.5 eps / T from a random start
+  apgd-ce[-T[-R]]        Auto-PGD on the cross-entropy, T = 100
+  apgd-t[-T[-R]]         Auto-PGD on the targeted DLR loss, nine targets, T = 100
+  fab-t[-T[-R]]          the targeted fast adaptive boundary attack, nine targets, T = 100
+  square[-Q[-R]]         random search by squares, no gradients, Q = 5000 queries
+  noise[-N]              N = 10 points anywhere in the ball and as many on its surface
+  transfer:RUN           the points where PGD-20 on another run ends
+  standard               apgd-ce, apgd-t, fab-t and square, each on what the ones before left (AutoAttack's set)
+
+A sample counts as broken when it is misclassified at any point that an attack looks at; with --last-iterate, for
+fgsm and pgd, when it is at the end of a run. The table ends with what holds under all attacks, and with what speaks
+against believing it. An evaluation that is cut short goes on when it is asked for again. Evaluations of a run are kept
+in RUN/evaluation: NAME.json the table, NAME.npz what each attack found for each sample.
 """
 OF_SETTINGS = ("eps", "norm", "bounds", "data", "model", "width")  # and device, which does not change the question
-Records = list[tuple[str, dict[str, Any]]]  # of each model: what to call it, its record
 
 
 def add_parser(commands: Any) -> None:
@@ -51,7 +67,10 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--split", default="test", metavar="S", help="test or train (default: test)")
     parser.add_argument("--checkpoint", metavar="C", help="of a run: last or best (default: last)")
     parser.add_argument("--seed", type=whole, default=0, metavar="S", help="of the draw and the attacks (default: 0)")
-    parser.add_argument("--last-iterate", action="store_true", help="judge a run of an attack by its end alone")
+    parser.add_argument("--last-iterate", action="store_true", help="judge a run of fgsm or pgd by its end alone")
+    parser.add_argument("--curve", metavar="A:B:N", help="accuracy at N radii from A to B, such as 0:8/255:9")
+    parser.add_argument("--points", action="store_true", help="keep the point found for each sample, NAME.points.npy")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where to keep records (default: RUN/evaluation)")
     threat = parser.add_argument_group("the attacker (default: as the run was trained)")
     threat.add_argument("--eps", metavar="E", help="radius of the ball, such as 8/255")
     threat.add_argument("--norm", metavar="N", help="linf or l2")
@@ -67,12 +86,13 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Attack, keep each record at once, print the table; what could not be kept, or failed, is told after it."""
-    from sihg.robust.records import Question, ask, write_record
+    from sihg.robust.records import Question, ask
 
     attacks = tuple(dict.fromkeys(name.strip() for name in args.attacks.split(",") if name.strip()))
     if not attacks:
         raise InputError("--attacks names none: such as --attacks natural,pgd-20")
     question = Question(attacks, args.split, args.samples, args.seed, args.last_iterate)
+    radii = _radii(args.curve) if args.curve else None
     several = len(args.paths) > 1
     with showing_warnings(), threads(args.threads), ExitStack() as bars:
 
@@ -87,12 +107,13 @@ def run(args: argparse.Namespace) -> int:
         kept, lost = [], []
         try:
             for weights in [_weights(args, path) for path in args.paths]:
-                record, outcomes, samples = ask(weights, question, data_dir=args.data_dir, progress=progress)
+                asked = ask(weights, question, data_dir=args.data_dir)
+                keeper = _Keeper(args, weights, asked, radii)
+                with keeper.going_on():
+                    record, outcomes = keeper.answer(progress)
                 records.append((_called(weights), record))
                 try:
-                    if weights.folder is not None:
-                        name = _name(args, weights, question)
-                        kept.append(write_record(weights.folder, name, record, outcomes, samples.y))
+                    kept += keeper.keep(record, outcomes)
                 except (InputError, OSError) as error:
                     lost.append(f"the record of {_called(weights)} is not kept: {error}")
         finally:  # what is known by then is shown, whatever became of the rest
@@ -102,18 +123,107 @@ def run(args: argparse.Namespace) -> int:
                 print(f"record: {path}", file=sys.stderr)
             for what in lost:
                 print(f"sihg: error: {what}", file=sys.stderr)
-    return 2 if lost else 0
+    doubtful = [check for _, record in records for check in record.get("checks", []) if check["result"] == "error"]
+    return 2 if lost or doubtful else 0
 
 
-def _show(records: Records, *, as_json: bool, several: bool) -> None:
-    """Print the results, if there are any."""
+class _Keeper:
+    """Where the record of an evaluation goes, and what was found before it was cut short."""
+
+    def __init__(self, args: argparse.Namespace, weights: "Weights", asked: "Asked", radii: list[float] | None) -> None:
+        from sihg import __version__
+        from sihg.robust.ledger import FileLedger
+
+        self.asked, self.radii = asked, radii
+        self.name = _name(args, weights, asked.question)
+        self.home: Path | None = args.out or (weights.folder.evaluation if weights.folder else None)
+        self.ledger: FileLedger | None = None
+        if args.points and self.home is None:
+            raise InputError(f"--points of {weights.source_name} have no place: add --out DIR")
+        if self.home is not None:
+            about = {**asked.about, "attacks": asked.question.attacks, "radii": radii, "version": __version__}
+            points = self.home / f"{self.name}.points.npy" if args.points else None
+            self.ledger = FileLedger(self.home / f"{self.name}.partial.npz", about, points)
+
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        """Say what is known already; when cut short, keep it and say how to go on."""
+        if self.ledger is None:
+            yield
+            return
+        if self.ledger.verdicts:
+            print(f"going on: {self.ledger.verdicts} verdicts are known", file=sys.stderr)
+        try:
+            yield
+        except BaseException:
+            if self.ledger.verdicts:
+                self.ledger.write()
+                print(f"{self.ledger.verdicts} verdicts are kept: the same command goes on from there", file=sys.stderr)
+            raise
+
+    def answer(self, progress: Any) -> "tuple[dict[str, Any], list[Outcome]]":
+        """Evaluate."""
+        if self.radii:
+            return self.asked.curve(self.radii, self.ledger, progress)
+        record, found = self.asked.answer(self.ledger, progress)
+        return record, list(found.outcomes)
+
+    def keep(self, record: dict[str, Any], outcomes: "list[Outcome]") -> list[Path]:
+        """Write the record, of a curve its figure too; the files."""
+        from sihg.robust.records import write_record
+
+        if self.home is None or self.ledger is None:
+            return []
+        files = [write_record(self.home, self.name, record, outcomes, self.asked.samples)]
+        if self.radii:
+            from sihg.report.radius import draw
+
+            files += draw(record, self.home, self.name)
+        self.ledger.forget()
+        return files + ([self.ledger.points] if self.ledger.points else [])
+
+
+def _radii(text: str) -> list[float]:
+    """The radii of A:B:N."""
+    parts = text.split(":")
+    try:
+        if len(parts) != 3:
+            raise argparse.ArgumentTypeError
+        low, high, n = number(parts[0]), number(parts[1]), whole(parts[2])
+    except argparse.ArgumentTypeError:
+        raise InputError(f"--curve {text} is not A:B:N: give the first radius, the last and how many") from None
+    if not (0 <= low < high and n >= 2):
+        raise InputError(f"--curve {text} must grow from A >= 0 to B in N >= 2 radii: such as 0:8/255:9")
+    return [low + (high - low) * i / (n - 1) for i in range(n)]
+
+
+def _show(records: "Records", *, as_json: bool, several: bool) -> None:
+    """Print the results, if there are any, and what speaks against them."""
+    from sihg.cli.accuracy_table import curves, side_by_side, table
+
     if not records:
         return
     if as_json:
         every = [record for _, record in records]
         print(json.dumps(every if several else every[0], indent=1, allow_nan=False), flush=True)
+    elif "curves" in records[0][1]:
+        print(curves(records), flush=True)
     else:
-        print(_side_by_side(records) if several else _table(records[0][1]), flush=True)
+        print(side_by_side(records) if several else table(records[0][1]), flush=True)
+    for name, record in records:
+        for row in record.get("attacks", []):
+            if row.get("remark"):
+                print(f"note: {row['attack']}: {row['remark']}", file=sys.stderr)
+        for check in record.get("checks", []):
+            if check["result"] in ("error", "warning"):
+                print(f"{check['result']}{f' ({name})' if several else ''}: {check['message']}", file=sys.stderr)
+        results = [check["result"] for check in record.get("checks", [])]
+        if results:
+            print(
+                f"checks{f' ({name})' if several else ''}: {results.count('fine')} fine, {results.count('warning')} "
+                f"warnings, {results.count('error')} errors, {results.count('not run')} not run",
+                file=sys.stderr,
+            )
 
 
 def _called(weights: "Weights") -> str:
@@ -150,60 +260,5 @@ def _name(args: argparse.Namespace, weights: "Weights", question: "Question") ->
     parts += [f"seed{question.seed}"] if question.seed else []
     parts += [f"{name}-{getattr(args, name)}" for name in OF_SETTINGS if getattr(args, name) is not None]
     parts += ["last-iterate"] if question.last_iterate else []
+    parts += [f"curve-{args.curve}"] if args.curve else []
     return "_".join("".join(c if c.isalnum() or c in ".+-" else "-" for c in part) for part in parts)
-
-
-def _table(record: dict[str, Any]) -> str:
-    """One model: a row an attack."""
-    rows = []
-    for row in record["attacks"]:
-        interval = f"{100 * row['low']:.2f} - {100 * row['high']:.2f}"
-        passes, seconds = f"{row['passes_per_sample']:.1f}", f"{row['seconds']:.1f}"
-        rows.append([row["attack"], f"{100 * row['accuracy']:.2f}", interval, str(row["samples"]), passes, seconds])
-    headings = ["attack", "accuracy %", "95 % interval", "samples", "passes a sample", "seconds"]
-    return _drawn(f"{record['checkpoint']} on {_about(record)}", headings, rows)
-
-
-def _side_by_side(records: Records) -> str:
-    """Several models: a row each, a column an attack."""
-    some = records[0][1]
-    common = {_about(record) for _, record in records}
-    headings = ["model", *(f"{row['attack']} %" for row in some["attacks"]), "seconds"]
-    rows = [
-        [
-            name if len(common) == 1 else f"{name} ({_about(record)})",
-            *(f"{100 * row['accuracy']:.2f}" for row in record["attacks"]),
-            f"{sum(row['seconds'] for row in record['attacks']):.1f}",
-        ]
-        for name, record in records
-    ]
-    about = f"{some['samples']} samples of {_about(some)}" if len(common) == 1 else "accuracies"
-    return _drawn(about, headings, rows)
-
-
-def _about(record: dict[str, Any]) -> str:
-    return f"{record['data']} ({record['split']}): {_ball(record)}; broken: {record['rule']}"
-
-
-def _drawn(about: str, headings: list[str], rows: list[list[str]]) -> str:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console() if Console().is_terminal else Console(width=140)
-    table = Table()
-    for i, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if i else "left")
-    for row in rows:
-        table.add_row(*row)
-    with console.capture() as capture:
-        console.print(about, highlight=False, markup=False)
-        console.print(table, markup=False)
-    return capture.get().rstrip()
-
-
-def _ball(record: dict[str, Any]) -> str:
-    eps, bounds = record["eps"], record["bounds"]
-    steps = eps * 255
-    shown = f"{eps:g} = {round(steps)}/255" if eps and abs(steps - round(steps)) < 1e-6 else f"{eps:g}"
-    within = "no bounds" if bounds is None else f"x + delta in [{bounds[0]:g}, {bounds[1]:g}]"
-    return f"{record['norm']} eps {shown}, {within}"

@@ -1,89 +1,215 @@
-"""Accuracy under a list of attacks."""
+"""Accuracy under a list of attacks, with the reasons to doubt it."""
 
-import re
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sihg.errors import InputError, UnknownNameError
-from sihg.robust.attacks import FGSM, PGD, Attack, Natural
-from sihg.robust.attacks.attack import rows_at_once
-from sihg.robust.ball import Ball
-from sihg.robust.data.samples import Samples
+from sihg.errors import InputError
+from sihg.robust import trust
+from sihg.robust.attacks.attack import Attack
+from sihg.robust.attacks.given import Given
+from sihg.robust.attacks.names import Plan, plan
+from sihg.robust.attacks.natural import Natural
+from sihg.robust.ball import Ball, Bounds
+from sihg.robust.cascade import Ledger, Outcome, Progress, device_of, judge
+from sihg.robust.data.samples import Samples, as_samples, held_out
 from sihg.robust.passes import evaluating
+from sihg.robust.trust import Check, State
 
-Progress = Callable[[int], object]
-FORMS = ["natural", "fgsm", "pgd-T", "pgd-T-R (such as pgd-20 and pgd-50-10)"]
+Z95 = 1.959963984540054  # the normal distribution's 97.5 % point
+Attacks = str | Sequence[str] | Mapping[str, Attack | Callable[[Tensor, Tensor], Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
-    """How a model did under one attack."""
+class Evaluation:
+    """What the attacks found, and what the checks say of it."""
 
-    attack: str
-    broken: Tensor  # for each sample, whether it is misclassified
-    seconds: float
-    passes: int
+    ball: Ball
+    outcomes: tuple[Outcome, ...]
+    checks: tuple[Check, ...]
+    checks_seconds: float
+
+    @property
+    def broken(self) -> Tensor:
+        """Which samples do not hold under some attack."""
+        return torch.stack([one.broken for one in self.outcomes]).any(0)
 
     @property
     def accuracy(self) -> float:
-        """The share of samples that held."""
+        """The share of samples that hold under all attacks."""
         return int((~self.broken).sum()) / len(self.broken)
 
+    @property
+    def errors(self) -> list[Check]:
+        """Checks that say that the figures are wrong."""
+        return [one for one in self.checks if one.result == "error"]
 
-def parse_attack(name: str, ball: Ball, *, last_iterate: bool = False) -> Attack:
-    """The attack of that name within the ball."""
-    if name == "natural":
-        return Natural()
-    if name == "fgsm":
-        return FGSM(eps=ball.eps, norm=ball.norm, bounds=ball.bounds, last_iterate=last_iterate)
-    form = re.fullmatch(r"pgd-(\d+)(?:-(\d+))?", name)
-    if not form:
-        raise UnknownNameError("attack", name, FORMS)
-    steps, restarts = int(form[1]), int(form[2] or 1)
-    return PGD(
-        eps=ball.eps, steps=steps, restarts=restarts, norm=ball.norm, bounds=ball.bounds, last_iterate=last_iterate
-    )
+    @property
+    def warnings(self) -> list[Check]:
+        """Checks that say that the figures may mislead."""
+        return [one for one in self.checks if one.result == "warning"]
+
+    def __getitem__(self, attack: str) -> Outcome:
+        """The outcome of one attack."""
+        for one in self.outcomes:
+            if one.attack == attack:
+                return one
+        raise InputError(f"{attack!r} was not asked for: there is {', '.join(one.attack for one in self.outcomes)}")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each attack, and for all of them where there are several."""
+        rows = [_row(one) for one in self.outcomes]
+        if sum(one.attack != "natural" for one in self.outcomes) > 1:
+            n, held = len(self.broken), int((~self.broken).sum())
+            costs = {key: sum(row[key] for row in rows) for key in ("passes", "forwards", "seconds")}
+            rows.append({"attack": "all", **_share(held, n), **_per_sample(costs, n)})
+        return rows
+
+    def __str__(self) -> str:
+        lines = [f"{'attack':<12} accuracy %   95 % interval   ({shown(self.ball)}, {len(self.broken)} samples)"]
+        lines += [
+            f"{row['attack']:<12} {100 * row['accuracy']:>10.2f}   {100 * row['low']:.2f} - {100 * row['high']:.2f}"
+            for row in self.rows()
+        ]
+        lines += [f"{one.result}: {one.message}" for one in (*self.errors, *self.warnings)]
+        return "\n".join(lines)
 
 
 def evaluate(
     model: nn.Module,
-    samples: Samples,
-    attacks: list[str],
-    ball: Ball,
+    data: object,
     *,
+    eps: float,
+    norm: str = "linf",
+    bounds: Bounds = (0.0, 1.0),
+    attacks: Attacks = ("natural", "standard"),
+    samples: int | None = None,
     seed: int = 0,
     last_iterate: bool = False,
-    progress: Callable[[str], Progress] = lambda _name: lambda _done: None,
-) -> list[Outcome]:
-    """Attack all samples with each attack, where the model is; `progress(name)` gives what hears how many are done."""
-    chosen = [(name, parse_attack(name, ball, last_iterate=last_iterate)) for name in attacks]
+    trained_with: str | None = None,
+    progress: Callable[[str, int], Progress] = lambda _name, _total: lambda _done: None,
+    ledger: Ledger | None = None,
+) -> Evaluation:
+    """Attack a model's samples and say how many hold, and what speaks against believing it.
+
+    `data` is a pair (x, y), a torch Dataset or Samples; `samples` draws so many, each class in proportion. Attacks are
+    names (see `sihg evaluate --help`), or a dict of attacks and of functions (x, y) -> x_adv. `trained_with` is the
+    method that the model was trained with, if known. The model stays where it is.
+    """
+    whole, ball = as_samples(data), Ball(eps, norm, bounds)
+    plans = planned(attacks, ball, last_iterate=last_iterate)
+    some = drawn(whole, samples, seed)
+    return examine(
+        model,
+        some,
+        len(whole),
+        ball,
+        plans,
+        seed=seed,
+        trained_with=trained_with,
+        progress=progress,
+        ledger=ledger,
+    )
+
+
+def examine(
+    model: nn.Module,
+    samples: Samples,
+    total: int,
+    ball: Ball,
+    plans: Mapping[str, Plan],
+    *,
+    seed: int,
+    trained_with: str | None,
+    progress: Callable[[str, int], Progress],
+    ledger: Ledger | None,
+) -> Evaluation:
+    """Carry out the plans on the samples, which are of `total` ones, and the checks."""
     check_model(model, samples)
-    if any(not isinstance(attack, Natural) for _, attack in chosen):
+    if any(not isinstance(attack, Natural) for one in plans.values() for attack in one.values()):
         check_range(samples, ball)
-    outcomes = []
-    for name, attack in chosen:
-        begin = time.perf_counter()
-        broken, passes = _judged(model, samples, attack, seed, progress(name))
-        outcomes.append(Outcome(name, broken, time.perf_counter() - begin, passes))
-    return outcomes
+    state, begin = State(model), time.perf_counter()
+    checks = list(trust.before(model, samples, ball, seed))
+    spent = time.perf_counter() - begin
+    outcomes = judge(model, samples, plans, seed=seed, progress=progress, ledger=ledger)
+    begin = time.perf_counter()
+    checks += trust.after(samples, total, plans, outcomes, trained_with)
+    checks += trust.again(model, samples, ball, outcomes, seed)
+    checks.append(state.check())
+    return Evaluation(ball, tuple(outcomes), tuple(checks), spent + time.perf_counter() - begin)
 
 
-def _judged(model: nn.Module, samples: Samples, attack: Attack, seed: int, progress: Progress) -> tuple[Tensor, int]:
-    """Which samples are broken, and the passes it took; only those under attack are floats, and on the device."""
-    device, broken, passes = device_of(model), torch.zeros(len(samples), dtype=torch.bool), 0
-    size = rows_at_once(samples.shape)
-    for numbers in torch.arange(len(samples)).split(size):
-        rows = slice(int(numbers[0]), int(numbers[-1]) + 1)
-        x, y = samples.floats(rows).to(device), samples.y[rows].to(device)
-        verdict = attack.run(model, x, y, seed, numbers=numbers)
-        broken[rows] = verdict.broken.cpu()
-        passes += verdict.passes
-        progress(rows.stop)
-    return broken, passes
+def planned(
+    attacks: Attacks,
+    ball: Ball,
+    *,
+    last_iterate: bool = False,
+    source: Callable[[str], nn.Module] | None = None,
+) -> dict[str, Plan]:
+    """What stands behind the names of attacks."""
+    if isinstance(attacks, Mapping):
+        return {name: {name: _given(attack, ball)} for name, attack in attacks.items()}
+    names = [name.strip() for name in attacks.split(",")] if isinstance(attacks, str) else list(attacks)
+    names = [name for name in dict.fromkeys(names) if name]
+    if not names:
+        raise InputError("no attack is named: such as natural,pgd-20")
+    return {name: plan(name, ball, last_iterate=last_iterate, source=source) for name in names}
+
+
+def _given(attack: Attack | Callable[[Tensor, Tensor], Tensor], ball: Ball) -> Attack:
+    if isinstance(attack, Attack):
+        return attack
+    return Given(eps=ball.eps, norm=ball.norm, bounds=ball.bounds, function=attack)
+
+
+def drawn(samples: Samples, n: int | None, seed: int) -> Samples:
+    """So many samples, each class in proportion, never the first ones; None for all."""
+    if n is None or n == len(samples):
+        return samples
+    if not 0 < n < len(samples):
+        raise InputError(
+            f"cannot take {n} of the {len(samples)} samples of {samples.name}: give 1 to {len(samples)}, or leave it "
+            "out for all"
+        )
+    return held_out(samples, n, seed=seed)[1]
+
+
+def wilson(hits: int, n: int) -> tuple[float, float]:
+    """The 95 % Wilson interval of a share."""
+    share, z2 = hits / n, Z95**2
+    centre = (share + z2 / (2 * n)) / (1 + z2 / n)
+    half = Z95 / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def shown(ball: Ball) -> str:
+    """The attacker in words, eps as a float and in steps of 8-bit images."""
+    pixels = f" = {255 * ball.eps:.3g}/255" if ball.norm == "linf" else ""
+    return f"{ball.norm}, eps {ball.eps:.4g}{pixels}"
+
+
+def _row(outcome: Outcome) -> dict[str, Any]:
+    n, held = len(outcome.broken), int((~outcome.broken).sum())
+    costs = {"passes": outcome.passes, "forwards": outcome.forwards, "seconds": outcome.seconds}
+    row: dict[str, Any] = {"attack": outcome.attack, **_share(held, n), **_per_sample(costs, n)}
+    row |= {"remark": outcome.remark} if outcome.remark else {}
+    row |= {"attacked": int(outcome.attacked.sum())} if not bool(outcome.attacked.all()) else {}
+    row |= {"stages": [_row(one) for one in outcome.stages]} if outcome.stages else {}
+    return row
+
+
+def _share(held: int, n: int) -> dict[str, Any]:
+    low, high = wilson(held, n)
+    return {"accuracy": held / n, "low": low, "high": high, "samples": n, "broken": n - held}
+
+
+def _per_sample(costs: dict[str, Any], n: int) -> dict[str, Any]:
+    return {**costs, "passes_per_sample": costs["passes"] / n, "forwards_per_sample": costs["forwards"] / n}
 
 
 def check_range(samples: Samples, ball: Ball) -> None:
@@ -123,8 +249,3 @@ def checked_device(name: str) -> str:
         why = str(error).splitlines()[0]
         raise InputError(f"device {name!r} cannot be used here ({why}): take cpu") from error
     return name
-
-
-def device_of(model: nn.Module) -> torch.device:
-    """Where the model computes."""
-    return next((p.device for p in model.parameters()), torch.device("cpu"))

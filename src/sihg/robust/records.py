@@ -1,27 +1,28 @@
 """Evaluations of what was trained: the model from a run or a file, the samples, and the record that is kept."""
 
+import hashlib
 import json
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from sihg.errors import InputError, UnknownNameError
 from sihg.robust import data as sources
+from sihg.robust.attacks import Attack
+from sihg.robust.attacks.names import Plan, plan
 from sihg.robust.ball import Ball
-from sihg.robust.data.samples import Samples, held_out
-from sihg.robust.evaluate import Outcome, Progress, check_model, checked_device, evaluate, parse_attack
-from sihg.robust.weights import Weights, load_weights
+from sihg.robust.cascade import Outcome, Progress, judge
+from sihg.robust.data.samples import Samples
+from sihg.robust.evaluate import Evaluation, check_model, check_range, checked_device, drawn, examine, planned, wilson
+from sihg.robust.ledger import FileLedger
+from sihg.robust.weights import Weights, load, load_weights
 from sihg.runs.environment import environment
 from sihg.runs.files import write_text, write_whole
-from sihg.runs.folder import RunFolder
-
-Z95 = 1.959963984540054  # the normal distribution's 97.5 % point
 
 
 @dataclass(frozen=True)
@@ -35,44 +36,80 @@ class Question:
     last_iterate: bool = False
 
 
-def wilson(hits: int, n: int) -> tuple[float, float]:
-    """The 95 % Wilson interval of a share."""
-    share, z2 = hits / n, Z95**2
-    centre = (share + z2 / (2 * n)) / (1 + z2 / n)
-    half = Z95 / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
-    return max(0.0, centre - half), min(1.0, centre + half)
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """Weights ready to be attacked: the model, the samples out of `total` ones, the ball, what a record says of it."""
+
+    model: nn.Module
+    samples: Samples
+    total: int
+    ball: Ball
+    about: dict[str, Any]
+    question: Question
+    weights: Weights
+
+    def source(self, run: str) -> nn.Module:
+        """The model of another run, to transfer from."""
+        return load(run).to(self.weights.settings.device)
+
+    def answer(
+        self, ledger: FileLedger | None = None, progress: Callable[[str, int], Progress] = lambda *_: lambda _done: None
+    ) -> tuple[dict[str, Any], Evaluation]:
+        """Attack and check: the record, and all that was found."""
+        question = self.question
+        plans = planned(question.attacks, self.ball, last_iterate=question.last_iterate, source=self.source)
+        found = examine(
+            self.model,
+            self.samples,
+            self.total,
+            self.ball,
+            plans,
+            seed=question.seed,
+            trained_with=self.weights.settings.method["name"] if self.weights.folder else None,
+            progress=progress,
+            ledger=ledger,
+        )
+        checks = [asdict(one) for one in found.checks]
+        return {**self.about, "attacks": found.rows(), "checks": checks, "checks_seconds": found.checks_seconds}, found
+
+    def curve(
+        self,
+        radii: list[float],
+        ledger: FileLedger | None = None,
+        progress: Callable[[str, int], Progress] = lambda *_: lambda _done: None,
+    ) -> tuple[dict[str, Any], list[Outcome]]:
+        """The accuracy at each radius: what a smaller ball breaks, a larger one does, so only the rest is attacked."""
+        question, plans = self.question, dict[str, Plan]()
+        for name in question.attacks:
+            stages: dict[str, Attack] = {}
+            for eps in radii:
+                ball = Ball(eps, self.ball.norm, self.ball.bounds)
+                parts = plan(name if eps else "natural", ball, last_iterate=question.last_iterate, source=self.source)
+                stages |= {f"{eps:g} {part}": attack for part, attack in parts.items()}
+            plans[name] = stages
+        check_range(self.samples, Ball(radii[-1], self.ball.norm, self.ball.bounds))
+        outcomes = judge(self.model, self.samples, plans, seed=question.seed, progress=progress, ledger=ledger)
+        rows = [_curve(one, radii) for one in outcomes]
+        return {**self.about, "eps": radii, "curves": rows}, outcomes
 
 
-def ask(
-    weights: Weights,
-    question: Question,
-    *,
-    data_dir: Path | None = None,
-    progress: Callable[[str, int], Progress] = lambda _name, _total: lambda _done: None,
-) -> tuple[dict[str, Any], list[Outcome], Samples]:
-    """Evaluate: the record, the outcomes and the samples; `progress(attack, samples)` hears how many are done."""
+def ask(weights: Weights, question: Question, *, data_dir: Path | None = None) -> Asked:
+    """Read the data and fill the model; what cannot be asked is refused."""
     settings = weights.settings
     ball = Ball(settings.eps, settings.norm, settings.bounds)
-    for name in question.attacks:
-        parse_attack(name, ball)  # before the data is read
+    planned(question.attacks, ball, source=lambda _run: nn.Identity())  # before the data is read
     checked_device(settings.device)
-    samples = _samples(settings.data, question, data_dir or weights.data_dir)
+    whole = _samples(settings.data, question, data_dir or weights.data_dir)
+    samples = drawn(whole, question.samples, question.seed)
     model = _model(weights, samples)
-    outcomes = evaluate(
-        model,
-        samples,
-        list(question.attacks),
-        ball,
-        seed=question.seed,
-        last_iterate=question.last_iterate,
-        progress=lambda name: progress(name, len(samples)),
-    )
     about = {
         "weights": str(weights.source),
+        "sha256": digest(weights),
         "checkpoint": weights.label,
         "data": settings.data,
         "split": question.split,
         "samples": len(samples),
+        "of": len(whole),
         "seed": question.seed,
         "eps": settings.eps,
         "norm": settings.norm,
@@ -80,22 +117,23 @@ def ask(
         "device": settings.device,
         "rule": "last iterate" if question.last_iterate else "any iterate",
     }
-    return {**about, "attacks": [_row(one) for one in outcomes]}, outcomes, samples
+    return Asked(model, samples, len(whole), ball, about, question, weights)
+
+
+def digest(weights: Weights) -> str:
+    """The SHA-256 of the tensors, in the order of their names."""
+    found = hashlib.sha256()
+    for name, value in sorted(weights.tensors.items()):
+        found.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        found.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
 
 
 def _samples(data: str, question: Question, data_dir: Path | None) -> Samples:
     if question.split not in ("test", "train"):
         raise UnknownNameError("split", question.split, ["test", "train"])
     train, test = sources.load(data, data_dir)
-    samples = test if question.split == "test" else train
-    if question.samples is None or question.samples == len(samples):
-        return samples
-    if not 0 < question.samples < len(samples):
-        raise InputError(
-            f"cannot take {question.samples} of the {len(samples)} {question.split} samples of {data}: "
-            f"give 1 to {len(samples)}, or leave it out for all"
-        )
-    return held_out(samples, question.samples, seed=question.seed)[1]
+    return test if question.split == "test" else train
 
 
 def _model(weights: Weights, samples: Samples) -> nn.Module:
@@ -112,26 +150,43 @@ def _model(weights: Weights, samples: Samples) -> nn.Module:
     return model.eval()
 
 
-def _row(outcome: Outcome) -> dict[str, Any]:
-    n, broken = len(outcome.broken), int(outcome.broken.sum())
-    low, high = wilson(n - broken, n)
-    counts = {"samples": n, "broken": broken, "passes": outcome.passes, "passes_per_sample": outcome.passes / n}
-    spread = {"accuracy": outcome.accuracy, "low": low, "high": high}
-    return {"attack": outcome.attack, **spread, **counts, "seconds": outcome.seconds}
+def _curve(outcome: Outcome, radii: list[float]) -> dict[str, Any]:
+    """The accuracy at each radius, and its interval: as the last attack with that radius left it."""
+    last = {one.attack.partition(" ")[0]: one for one in outcome.stages or (outcome,)}
+    rows = [last[f"{eps:g}"] for eps in radii]
+    n = len(outcome.broken)
+    spreads = [wilson(n - int(one.broken.sum()), n) for one in rows]
+    return {
+        "attack": outcome.attack,
+        "accuracy": [one.accuracy for one in rows],
+        "low": [low for low, _ in spreads],
+        "high": [high for _, high in spreads],
+        "passes": outcome.passes,
+        "forwards": outcome.forwards,
+        "seconds": outcome.seconds,
+    }
 
 
-def write_record(folder: RunFolder, name: str, record: dict[str, Any], outcomes: list[Outcome], y: Tensor) -> Path:
-    """Keep an evaluation: NAME.npz, for each sample its label and by which attack it is broken, then NAME.json."""
+def write_record(folder: Path, name: str, record: dict[str, Any], outcomes: list[Outcome], samples: Samples) -> Path:
+    """Keep an evaluation: NAME.npz, for each sample its label and how it fared under each attack, then NAME.json."""
+    stages = [
+        (one.attack if stage is one else f"{one.attack}: {stage.attack}", stage)
+        for one in outcomes
+        for stage in (*one.stages, one)
+    ]
     arrays = {
-        "label": y.numpy(),
-        "attack": np.array([one.attack for one in outcomes]),
-        "broken": torch.stack([one.broken for one in outcomes]).numpy(),
+        "label": samples.y.numpy(),
+        "attack": np.array([name for name, _ in stages]),
+        **{
+            what: torch.stack([getattr(one, what) for _, one in stages]).numpy()
+            for what in ("attacked", "broken", "prediction", "margin")
+        },
     }
 
     def write(path: Path) -> None:
         with path.open("wb") as file:
             np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
-    write_whole(folder.evaluation / f"{name}.npz", write)
+    write_whole(folder / f"{name}.npz", write)
     text = json.dumps({**record, "environment": environment()}, indent=1, allow_nan=False)
-    return write_text(folder.evaluation / f"{name}.json", text + "\n")
+    return write_text(folder / f"{name}.json", text + "\n")

@@ -16,11 +16,13 @@ from torch import nn
 
 from sihg.core.draw import generator
 from sihg.errors import InputError, NotFiniteError
+from sihg.robust.attacks.names import plan
 from sihg.robust.ball import Ball
+from sihg.robust.cascade import judge
 from sihg.robust.data.augment import Augment
 from sihg.robust.data.batches import Batch, check_size, epoch_batches, steps_of
 from sihg.robust.data.samples import Samples
-from sihg.robust.evaluate import check_model, check_range, checked_device, evaluate, parse_attack
+from sihg.robust.evaluate import check_model, check_range, checked_device
 from sihg.robust.memory import PerturbationMemory
 from sihg.robust.methods import MSIHG, YOPO, FreeAT, build_method
 from sihg.robust.models import split
@@ -82,7 +84,7 @@ class Trainer:
         self._check_smallest_batch()
         self.ball = Ball(settings.eps, settings.norm, settings.bounds)
         check_range(train, self.ball)
-        parse_attack(settings.evaluate_with, self.ball)  # an unknown one is named now, not after an epoch
+        plan(settings.evaluate_with, self.ball)  # an unknown one is named now, not after an epoch
         self.augment = Augment(settings.flip, settings.crop) if settings.flip or settings.crop else None
         if self.augment:
             self.augment.check(train.shape)
@@ -215,9 +217,9 @@ class Trainer:
         last = row["epoch"] == settings.epochs
         if self.held_out is not None and (last or row["epoch"] % settings.evaluate_every == 0):
             begin = time.perf_counter()
-            attacks, model = ["natural", settings.evaluate_with], self.optimizer.evaluated
+            plans = {"natural": plan("natural", self.ball), "robust": plan(settings.evaluate_with, self.ball)}
             with self._finite():
-                natural, robust = evaluate(model, self.held_out, attacks, self.ball, seed=here.epoch)
+                natural, robust = judge(self.optimizer.evaluated, self.held_out, plans, seed=here.epoch)
             here.evaluation_seconds += time.perf_counter() - begin
             row |= {"natural": natural.accuracy, "robust": robust.accuracy}
             row["evaluation_seconds"] = here.evaluation_seconds

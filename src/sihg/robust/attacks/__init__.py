@@ -2,8 +2,13 @@
 
 from sihg.robust.attacks.apgd import APGD
 from sihg.robust.attacks.attack import Attack, Verdict
+from sihg.robust.attacks.fab import FAB
 from sihg.robust.attacks.fgsm import FGSM
+from sihg.robust.attacks.given import Given
 from sihg.robust.attacks.natural import Natural
+from sihg.robust.attacks.noise import Noise
 from sihg.robust.attacks.pgd import PGD
+from sihg.robust.attacks.square import Square
+from sihg.robust.attacks.transfer import Transfer
 
-__all__ = ["APGD", "FGSM", "PGD", "Attack", "Natural", "Verdict"]
+__all__ = ["APGD", "FAB", "FGSM", "PGD", "Attack", "Given", "Natural", "Noise", "Square", "Transfer", "Verdict"]

@@ -14,6 +14,7 @@ from sihg.robust.ball import Ball, Bounds, Feasible
 from sihg.robust.passes import Loss, evaluating
 
 DRAWN = 64  # rows whose draws come from one generator, so that draws do not depend on what is attacked at once
+SLACK = 1e-5  # of eps and of the samples' size: what rounding may add to a distance
 VALUES, MOST = 400_000, 1024  # values of x, and rows, attacked at once: by measurement, see benchmarks/attack_speed.py
 
 
@@ -26,6 +27,7 @@ class Verdict:
 
     x_adv: Tensor
     broken: Tensor  # whether x_adv is misclassified
+    prediction: Tensor  # the class of x_adv
     margin: Tensor  # at x_adv: the logit of the label minus the largest other one
     passes: int  # forward and backward passes of one sample
     forwards: int  # forward passes of one sample without a backward one
@@ -54,7 +56,7 @@ class Rows:
         for one in block.unique().tolist():
             mine = (block == one).nonzero().flatten()
             drawn = make((DRAWN, *shape), generator(seed, what, run, one))
-            out[mine] = drawn.to(out.device)[self.number[mine] % DRAWN]
+            out[mine] = drawn.to(out)[self.number[mine] % DRAWN]
         return out
 
 
@@ -65,6 +67,7 @@ class Search:
         self.model, self.rows = model, rows
         self.x_adv = rows.x.clone()
         self.broken = torch.zeros(len(rows), dtype=torch.bool, device=rows.x.device)
+        self.prediction = rows.y.clone()
         self.margin = torch.full_like(rows.y, math.inf, dtype=rows.x.dtype)
         self.passes = self.forwards = 0
 
@@ -91,10 +94,11 @@ class Search:
 
     def keep(self, rows: Rows, point: Tensor, logits: Tensor) -> None:
         """Note `point` where it is misclassified, or its margin is smaller than what is known of the row."""
-        wrong, margin = misclassified(logits, rows.y), margins(logits, rows.y)
-        better = wrong | (margin < self.margin[rows.place])
+        prediction, margin = logits.argmax(1), margins(logits, rows.y)
+        better = (prediction != rows.y) | (margin < self.margin[rows.place])
         place = rows.place[better]
-        self.x_adv[place], self.broken[place], self.margin[place] = point[better], wrong[better], margin[better]
+        self.x_adv[place], self.margin[place] = point[better], margin[better]
+        self.prediction[place], self.broken[place] = prediction[better], (prediction != rows.y)[better]
 
     def drop(self, rows: Rows, point: Tensor, logits: Tensor) -> Tensor | None:
         """Keep the rows that are misclassified at `point`; which ones hold, or None if all do."""
@@ -152,6 +156,7 @@ class Attack(ABC):
         return Verdict(
             self.ball.clip(torch.cat([one.x_adv for one in found])),
             torch.cat([one.broken for one in found]),
+            torch.cat([one.prediction for one in found]),
             torch.cat([one.margin for one in found]),
             sum(one.passes for one in found),
             sum(one.forwards for one in found),
@@ -234,3 +239,24 @@ def check_counts(**counts: int) -> None:
     for name, value in counts.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise InputError(f"{name} must be a whole number >= 1, got {value!r}: PGD-20 has 20 steps and 1 restart")
+
+
+def check_points(name: str, ball: Ball, x: Tensor, x_adv: Tensor, numbers: Tensor) -> None:
+    """Refuse points that an attacker may not give: not finite, outside the ball or the bounds."""
+    if not bool(torch.isfinite(x_adv).all()):
+        row = int((~torch.isfinite(x_adv.flatten(1)).all(1)).nonzero()[0])
+        raise InputError(f"{name} gives a point that is not finite for row {int(numbers[row])}: mend the attack")
+    order = math.inf if ball.norm == "linf" else 2
+    far = torch.linalg.vector_norm((x_adv - x).flatten(1), ord=order, dim=1)
+    if len(x) and float(far.max()) > ball.eps + SLACK * (ball.eps + float(x.abs().max())):
+        row = int(far.argmax())
+        raise InputError(
+            f"{name} gives a point {float(far[row]):g} from row {int(numbers[row])}, more than eps {ball.eps:g}: "
+            "mend the attack, or give the eps it has"
+        )
+    if not torch.equal(ball.clip(x_adv), x_adv):
+        row = int((ball.clip(x_adv) != x_adv).flatten(1).any(1).nonzero()[0])
+        raise InputError(
+            f"{name} gives a point outside the bounds for row {int(numbers[row])}: mend the attack, or give the bounds "
+            "it keeps"
+        )

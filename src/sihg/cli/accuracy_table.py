@@ -1,0 +1,85 @@
+"""Tables of accuracies under attack, as the terminal shows them."""
+
+from typing import Any
+
+Records = list[tuple[str, dict[str, Any]]]  # of each model: what to call it, its record
+
+
+def table(record: dict[str, Any]) -> str:
+    """One model: a row an attack, the parts of a cascade under it."""
+    rows = []
+    for row in record["attacks"]:
+        rows += [_row(row, row["attack"]), *(_row(part, f"  {part['attack']}") for part in row.get("stages", []))]
+    headings = ["attack", "accuracy %", "95 % interval", "attacked", "passes a sample", "forwards", "seconds"]
+    return _drawn(f"{record['checkpoint']} on {_about(record)}", headings, rows)
+
+
+def _row(row: dict[str, Any], name: str) -> list[str]:
+    interval = f"{100 * row['low']:.2f} - {100 * row['high']:.2f}"
+    costs = [f"{row[key]:.1f}" for key in ("passes_per_sample", "forwards_per_sample", "seconds")]
+    return [name, f"{100 * row['accuracy']:.2f}", interval, str(row.get("attacked", row["samples"])), *costs]
+
+
+def curves(records: Records) -> str:
+    """Accuracy against eps: a row a radius, a column an attack of a model."""
+    several = len(records) > 1
+    columns = [(name, one) for name, record in records for one in record["curves"]]
+    headings = [
+        "eps",
+        "eps * 255",
+        *(f"{name}: {one['attack']} %" if several else f"{one['attack']} %" for name, one in columns),
+    ]
+    rows = [
+        [f"{eps:.4g}", f"{255 * eps:.4g}", *(f"{100 * one['accuracy'][i]:.2f}" for _, one in columns)]
+        for i, eps in enumerate(records[0][1]["eps"])
+    ]
+    return _drawn(f"{records[0][1]['samples']} samples of {_about(records[0][1])}", headings, rows)
+
+
+def side_by_side(records: Records) -> str:
+    """Several models: a row each, a column an attack."""
+    some = records[0][1]
+    common = {_about(record) for _, record in records}
+    headings = ["model", *(f"{row['attack']} %" for row in some["attacks"]), "seconds"]
+    rows = [
+        [
+            name if len(common) == 1 else f"{name} ({_about(record)})",
+            *(f"{100 * row['accuracy']:.2f}" for row in record["attacks"]),
+            f"{sum(row['seconds'] for row in record['attacks']):.1f}",
+        ]
+        for name, record in records
+    ]
+    about = f"{some['samples']} samples of {_about(some)}" if len(common) == 1 else "accuracies"
+    return _drawn(about, headings, rows)
+
+
+def _about(record: dict[str, Any]) -> str:
+    ball = f"{record['norm']}, {_within(record)}" if "curves" in record else _ball(record)
+    return f"{record['data']} ({record['split']}): {ball}; broken: {record['rule']}"
+
+
+def _drawn(about: str, headings: list[str], rows: list[list[str]]) -> str:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console() if Console().is_terminal else Console(width=140)
+    table = Table()
+    for i, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if i else "left")
+    for row in rows:
+        table.add_row(*row)
+    with console.capture() as capture:
+        console.print(about, highlight=False, markup=False)
+        console.print(table, markup=False)
+    return capture.get().rstrip()
+
+
+def _ball(record: dict[str, Any]) -> str:
+    eps = record["eps"]
+    shown = f"{eps:g} = {255 * eps:.4g}/255" if record["norm"] == "linf" else f"{eps:g}"
+    return f"{record['norm']} eps {shown}, {_within(record)}"
+
+
+def _within(record: dict[str, Any]) -> str:
+    bounds = record["bounds"]
+    return "no bounds" if bounds is None else f"x + delta in [{bounds[0]:g}, {bounds[1]:g}]"

@@ -1,0 +1,30 @@
+"""Anybody's attack, such as another library's."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sihg.errors import InputError
+from sihg.robust.attacks.attack import Attack, Search, check_points
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Given(Attack):
+    """A function (x, y) -> x_adv, whose points are looked at once; its own passes are not counted."""
+
+    function: Callable[[Tensor, Tensor], Tensor]
+
+    def search(self, search: Search, seed: int) -> None:
+        """Call it, with torch's random numbers a function of the seed."""
+        rows = search.rows
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+            torch.manual_seed(seed)
+            point = self.function(rows.x.clone(), rows.y)
+        if not isinstance(point, Tensor) or point.shape != rows.x.shape:
+            found = tuple(point.shape) if isinstance(point, Tensor) else type(point).__name__
+            raise InputError(f"an attack of yours gives {found} for samples of shape {tuple(rows.x.shape)}: give x_adv")
+        point = point.detach().to(rows.x)
+        check_points("an attack of yours", self.ball, rows.x, point, rows.number)
+        search.keep(rows, point, search.look(rows, point))

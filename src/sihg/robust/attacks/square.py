@@ -1,0 +1,248 @@
+"""Square Attack (Andriushchenko et al., 2020): random search in square windows, without gradients."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from sihg.errors import InputError
+from sihg.robust.attacks.attack import Attack, Rows, Search, check_counts, margins
+from sihg.robust.ball import L2Set, LinfSet
+
+HALVED = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # of 10,000 queries: after which p halves
+TILES = 5  # along each side of the sample, at the start of the L2 search
+AHEAD = 512  # numbers drawn for a row at once
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Square(Attack):
+    """Changes one window of the sample at a time, and keeps the change where the margin falls.
+
+    The windows cover a share p of the sample, which shrinks from `p_init` in the course of the `queries`, the first of
+    which is the start. A sample is broken when it is misclassified at any query; it leaves the batch at once, and
+    later runs see survivors only. `restarts` counts runs. Where nothing is found, the point of smallest margin is
+    given.
+
+    A sample is seen as channels, rows and columns. A sample of a table is a single row, a channel of a sequence (c, l)
+    is one; all dimensions between the channels and the last one count as rows, one below the other. Where a square is
+    larger than the sample is high or wide, the window is a rectangle of about the same area.
+    """
+
+    queries: int = 5000
+    restarts: int = 1
+    p_init: float = 0.8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_counts(queries=self.queries, restarts=self.restarts)
+        if not 0 < self.p_init <= 1:
+            raise InputError(
+                f"p_init must be > 0 and <= 1, got {self.p_init}: it is the share of the sample that changes at first"
+            )
+
+    def search(self, search: Search, seed: int) -> None:
+        """R runs, each on those that hold."""
+        for run in range(self.restarts):
+            rows = search.left()
+            if not len(rows):
+                return
+            self._descend(search, rows, seed, run)
+
+    def _descend(self, search: Search, rows: Rows, seed: int, run: int) -> None:
+        """Algorithm 1."""
+        c, h, w = planes(rows.x.shape[1:])
+        start, change = (self._stripes, self._corner_) if self.norm == "linf" else (self._tiles, self._bump_)
+        ahead = max(1, AHEAD // (5 + c))
+        at = Run.at(search, rows, start(rows, seed, run))
+        for query in range(1, self.queries):
+            at = at.held(search)
+            if not len(at.rows):
+                return
+            block, turn = divmod(query - 1, ahead)
+            if turn == 0:
+                sides = [self._sides(later, h, w) for later in range(query, query + ahead)]
+                at.draw(sides, _uniform(at.rows, (ahead, 5 + c), seed, f"square {block}", run))
+                at.unused = self.eps**2 - torch.linalg.vector_norm(at.point - at.x, dim=(1, 2), keepdim=True) ** 2
+            at.ask(search, change(at, turn, *sides[turn]))
+        search.keep(at.rows, at.point.view_as(at.rows.x), at.logits)
+
+    def _sides(self, query: int, h: int, w: int) -> tuple[int, int]:
+        """The window's height and width; for L2 they are odd and at least 3, where there is room."""
+        p = self.p_init / 2 ** sum(10_000 * query // self.queries > bound for bound in HALVED)
+
+        def length(exact: float) -> int:
+            return max(1, round(exact)) if self.norm == "linf" else max(3, round(exact)) | 1
+
+        side = length(math.sqrt(p * h * w))
+        tall = length(p * h) if side > w else side
+        wide = length(p * w) if side > h else side
+        return min(tall, h), min(wide, w)
+
+    def _stripes(self, rows: Rows, seed: int, run: int) -> Tensor:
+        """Each column of each channel at one of the two ends of what is allowed."""
+        c, h, w = planes(rows.x.shape[1:])
+        stripes = _signs(_uniform(rows, (c, 1, w), seed, "square start", run)).mul_(self.eps)
+        return rows.feasible.project_(stripes.repeat(1, 1, h, 1).view(rows.x.shape))
+
+    def _corner_(self, at: "Run", turn: int, tall: int, wide: int) -> "Change":
+        """Algorithm 2: each channel of a window goes to one of its ends."""
+        window, _ = at.windows(turn, tall, wide).chunk(2, 2)
+        old, low, high = (points.gather(2, window) for points in (at.point, at.low, at.high))
+        new = torch.where(at.sign[:, turn] < 0, low, high)
+        at.point.scatter_(2, window, new)
+        return Change(window, old, new, at.unused)
+
+    def _tiles(self, rows: Rows, seed: int, run: int) -> Tensor:
+        """A grid of bumps of equal length and random sign."""
+        c, h, w = planes(rows.x.shape[1:])
+        (down, tall), (across, wide) = ((min(TILES, side), max(1, side // TILES)) for side in (h, w))
+        u = _uniform(rows, (1 + c, down * across), seed, "square start", run)
+        bumps = _signs(u[:, 1:, :, None]) * _bumps(u[:, 0], tall, wide)[:, None]
+        grid = bumps.view(-1, c, down, across, tall, wide).transpose(3, 4).flatten(4).flatten(2, 3)
+        top, left = (h - down * tall) // 2, (w - across * wide) // 2
+        delta = rows.x.new_zeros(len(rows), c, h, w)
+        delta[:, :, top : top + down * tall, left : left + across * wide] = grid
+        delta.mul_(self.eps / math.sqrt(c * down * across))
+        return rows.feasible.project_(delta.view(rows.x.shape))
+
+    def _bump_(self, at: "Run", turn: int, tall: int, wide: int) -> "Change":
+        """Algorithm 3: a bump in one window takes up what it and another one have of the radius, and what is unused.
+
+        That makes the length eps again, so that only the bounds in the window are left to project onto.
+        """
+        both = at.windows(turn, tall, wide)
+        x, old = at.x.gather(2, both), at.point.gather(2, both)
+        (one, two), (x_one, x_two) = both.chunk(2, 2), x.chunk(2, 2)
+        before = old.chunk(2, 2)[0] - x_one
+        at.point.scatter_(2, one, x_one)
+        other = at.point.gather(2, two) - x_two  # without what lies in the first
+        at.point.scatter_(2, two, x_two)
+        available = _squares(before) + _squares(other) + at.unused / at.x.shape[1]
+        bump = at.sign[:, turn] * _bumps(at.pick[:, turn], tall, wide)
+        rounding = math.sqrt(torch.finfo(x.dtype).eps)  # is all that opposite ones leave
+        delta = _unit(bump + _unit(before), rounding) * available.clamp(min=0).sqrt()
+        new = torch.clamp(x_one + delta, at.low.gather(2, one), at.high.gather(2, one))
+        at.point.scatter_(2, one, new)
+        unused = (available - _squares(new - x_one)).sum(1, keepdim=True)
+        return Change(both, old, at.point.gather(2, both), unused)
+
+
+class Change(NamedTuple):
+    """The places changed, (n, channels, many), what was and is there, and what it leaves unused of eps^2."""
+
+    window: Tensor
+    old: Tensor
+    new: Tensor
+    unused: Tensor
+
+
+@dataclass
+class Run:
+    """A run on rows that hold: points as (n, channels, places), and what is drawn for the next queries."""
+
+    rows: Rows
+    x: Tensor
+    low: Tensor  # the ends of what is allowed
+    high: Tensor
+    point: Tensor  # the best one so far
+    logits: Tensor  # there
+    margin: Tensor
+    unused: Tensor  # of eps^2 there
+    corner: Tensor  # of two windows for each query
+    pick: Tensor
+    sign: Tensor
+
+    @classmethod
+    def at(cls, search: Search, rows: Rows, delta: Tensor) -> "Run":
+        """Where it starts."""
+        feasible, point = cast(LinfSet | L2Set, rows.feasible), rows.x + delta
+        logits, none = search.look(rows, point), rows.x.new_empty(len(rows))
+        c, h, w = planes(rows.x.shape[1:])
+        x, low, high, point = (
+            points.reshape(-1, c, h * w) for points in (rows.x, rows.x + feasible.low, rows.x + feasible.high, point)
+        )
+        return cls(rows, x, low, high, point, logits, margins(logits, rows.y), none, none, none, none)
+
+    def held(self, search: Search) -> "Run":
+        """The run without the rows that are broken now."""
+        held = search.drop(self.rows, self.point.view_as(self.rows.x), self.logits)
+        if held is None:
+            return self
+        some: dict[str, Any] = {name: value[held] for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return Run(rows=self.rows.keep(held), **some)
+
+    def draw(self, sides: Sequence[tuple[int, int]], u: Tensor) -> None:
+        """From numbers in [0, 1), as many windows as there are sides."""
+        _, h, w = planes(self.rows.x.shape[1:])
+        room = [[[h - tall + 1, w - wide + 1]] for tall, wide in sides]
+        top, left = (u[:, :, :4].unflatten(2, (2, 2)) * u.new_tensor(room, dtype=torch.float64)).long().unbind(3)
+        self.corner, self.pick, self.sign = top * w + left, u[:, :, 4:5], _signs(u[:, :, 5:, None])
+
+    def windows(self, turn: int, tall: int, wide: int) -> Tensor:
+        """The places of both windows."""
+        window = _places(tall, wide, self.rows.x.shape[-1]).to(self.corner.device)
+        return (self.corner[:, turn, :, None] + window).flatten(1)[:, None].expand(-1, self.x.shape[1], -1)
+
+    def ask(self, search: Search, change: Change) -> None:
+        """Keep the change, which is made, where the margin falls; else undo it."""
+        logits = search.look(self.rows, self.point.view_as(self.rows.x))
+        margin = margins(logits, self.rows.y)
+        falls = margin < self.margin
+        self.logits, self.margin = torch.where(falls[:, None], logits, self.logits), torch.minimum(margin, self.margin)
+        falls = falls[:, None, None]
+        self.point.scatter_(2, change.window, torch.where(falls, change.new, change.old))
+        self.unused = torch.where(falls, change.unused, self.unused)
+
+
+def planes(shape: Sequence[int]) -> tuple[int, int, int]:
+    """A sample's channels, rows and columns."""
+    return (shape[0] if len(shape) > 1 else 1), math.prod(shape[1:-1]), shape[-1]
+
+
+@lru_cache
+def _places(tall: int, wide: int, w: int) -> Tensor:
+    """In a plane of width w, of the window in its corner."""
+    return (torch.arange(tall)[:, None] * w + torch.arange(wide)).flatten()
+
+
+@lru_cache
+def eta(tall: int, wide: int) -> Tensor:
+    """The two bumps for a window, (2, tall * wide), of length 1: upper half against lower, left against right."""
+    upright = torch.cat([_pyramid(tall // 2, wide), -_pyramid(tall - tall // 2, wide)])
+    lying = torch.cat([_pyramid(wide // 2, tall), -_pyramid(wide - wide // 2, tall)]).T
+    return _unit(torch.stack([upright.flatten(), lying.flatten()]))
+
+
+def _pyramid(tall: int, wide: int) -> Tensor:
+    """Equation 2, of length 1: rings around the middle, the k-th of which is 1/k^2 higher than the one around it."""
+    down, across = ((torch.arange(side) - side // 2).abs() for side in (tall, wide))
+    heights = (1 / torch.arange(1, 2 + max(tall, wide) // 2).double() ** 2).flip(0).cumsum(0).flip(0)
+    return _unit(heights[torch.maximum(down[:, None], across)].flatten()).view(tall, wide)
+
+
+def _bumps(u: Tensor, tall: int, wide: int) -> Tensor:
+    """One of the two for each number in [0, 1)."""
+    return eta(tall, wide).to(u)[(u < 0.5).long()]
+
+
+def _squares(windows: Tensor) -> Tensor:
+    return windows.square().sum(-1, keepdim=True)
+
+
+def _unit(windows: Tensor, least: float = 0.0) -> Tensor:
+    """Of length 1; zero where there is no more than `least`."""
+    lengths = torch.linalg.vector_norm(windows, dim=-1, keepdim=True)
+    return torch.where(lengths > least, windows / lengths, 0)
+
+
+def _signs(u: Tensor) -> Tensor:
+    return torch.where(u < 0.5, -1.0, 1.0).to(u)
+
+
+def _uniform(rows: Rows, shape: Sequence[int], seed: int, what: str, run: int) -> Tensor:
+    """Numbers in [0, 1) for each row."""
+    return rows.draw(shape, lambda size, draw: torch.rand(size, generator=draw, dtype=rows.x.dtype), seed, what, run)

@@ -1,0 +1,29 @@
+"""Adversarial examples made on another model."""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from sihg.robust.attacks.attack import Attack, Search, check_counts
+from sihg.robust.attacks.pgd import PGD
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Transfer(Attack):
+    """The ends of a run of PGD on `source`; passes are the source's, the model itself is looked at once."""
+
+    source: nn.Module
+    steps: int = 20
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_counts(steps=self.steps)
+
+    def search(self, search: Search, seed: int) -> None:
+        """Attack the source to the end, whether or not it breaks on the way, and look at the points."""
+        rows = search.rows
+        attack = PGD(eps=self.eps, norm=self.norm, bounds=self.bounds, steps=self.steps, last_iterate=True)
+        found = attack.run(self.source, rows.x, rows.y, seed, numbers=rows.number)
+        search.passes += found.passes
+        search.forwards += found.forwards
+        search.keep(rows, found.x_adv, search.look(rows, found.x_adv))

@@ -1,0 +1,371 @@
+"""Reasons to doubt an evaluation: checks of the model before it is attacked, and of what the attacks found."""
+
+import copy
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from sihg.robust.attacks.attack import Attack, margins
+from sihg.robust.attacks.fgsm import FGSM
+from sihg.robust.attacks.names import BLACK_BOX, Plan
+from sihg.robust.attacks.natural import Natural
+from sihg.robust.attacks.pgd import PGD
+from sihg.robust.ball import Ball
+from sihg.robust.cascade import Outcome, device_of, judge
+from sihg.robust.data.samples import Samples, held_out
+from sihg.robust.passes import Loss, each, evaluating, gradient
+
+FEW, MANY = 64, 256  # samples that are looked at once, and that are attacked again
+LEAST = 50  # samples, fewer of which say too little
+SHARE = 0.25  # of the evaluation's time that further attacks may take
+VANISHED, OFTEN = 1e-12, 0.05  # the largest entry of a gradient that is none, and the share of rows with one
+BLACK_BOX_GAIN, GAIN = 0.002, 0.01  # of accuracy: what a black-box attack, more steps or more runs may find beside
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check: `fine`, a `warning`, an `error`, or `not run`; and why."""
+
+    name: str
+    result: str
+    message: str = ""
+
+
+@dataclass(eq=False)
+class State:
+    """What an attack must leave as it is: buffers, the versions of parameters, training flags."""
+
+    model: nn.Module
+    buffers: dict[str, Tensor] = field(init=False)
+    versions: dict[str, int] = field(init=False)
+    training: dict[str, bool] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.buffers = {name: value.clone() for name, value in self.model.named_buffers()}
+        self.versions = {name: value._version for name, value in self.model.named_parameters()}
+        self.training = {name: module.training for name, module in self.model.named_modules()}
+
+    def check(self) -> Check:
+        """What was changed since."""
+        changed = [name for name, value in self.model.named_buffers() if not torch.equal(value, self.buffers[name])]
+        changed += [name for name, value in self.model.named_parameters() if value._version != self.versions[name]]
+        changed += [
+            f"{name or 'the model'}.training"
+            for name, module in self.model.named_modules()
+            if module.training != self.training[name]
+        ]
+        if not changed:
+            return Check("state", "fine")
+        return Check(
+            "state",
+            "error",
+            f"the evaluation has changed {changed[0]}{_more(changed)}: a pass in evaluation mode must leave the model "
+            "as it is, look at its forward",
+        )
+
+
+def before(model: nn.Module, samples: Samples, ball: Ball, seed: int) -> Iterator[Check]:
+    """What can be seen of the model itself, from a few samples."""
+    some = subset(samples, FEW, seed)
+    device = device_of(model)
+    x, y = some.floats().to(device), some.y.to(device)
+    with evaluating(model), torch.no_grad():
+        first, second = model(x), model(x)
+    yield _precision(model)
+    yield _probabilities(first)
+    random = not torch.equal(first, second)
+    yield _repeatable(first, second, random=random)
+    yield _zero_radius(model, x, y, ball, seed, random=random)
+    yield _gradients(model, x, y, first)
+
+
+def after(
+    samples: Samples,
+    total: int,
+    plans: Mapping[str, Plan],
+    outcomes: list[Outcome],
+    trained_with: str | None,
+) -> Iterator[Check]:
+    """What can be seen of the outcomes."""
+    yield _whole(len(samples), total)
+    yield _below_natural(outcomes)
+    yield _other_attack(plans, trained_with)
+    yield _black_box(outcomes)
+
+
+def again(
+    model: nn.Module, samples: Samples, ball: Ball, outcomes: list[Outcome], seed: int, *, share: float = SHARE
+) -> Iterator[Check]:
+    """What further attacks on some samples show, cheapest first, as long as they take a small share of the time."""
+    seconds = sum(one.seconds for one in outcomes)
+    unit = seconds / max(1.0, sum(one.passes + one.forwards / 3 for one in outcomes))  # of a pass
+    probe = Probe(model, subset(samples, MANY, seed), ball, seed, seconds * share, unit)
+    for name, passes, check in (
+        ("one step", 21, _one_step),
+        ("radius", 30, _radius),
+        ("steps", 120, _steps),
+        ("runs", 120, _runs),
+    ):
+        if len(probe.samples) < min(LEAST, len(samples)) or ball.eps == 0:
+            yield Check(name, "not run", "too few samples" if ball.eps else "eps is 0")
+        elif probe.allows(passes):
+            yield check(probe)
+        else:
+            yield Check(name, "not run", f"it would take more than {share:.0%} of the evaluation's {seconds:.0f} s")
+
+
+@dataclass(eq=False)
+class Probe:
+    """Some samples to attack again, and the seconds left for it."""
+
+    model: nn.Module
+    samples: Samples
+    ball: Ball
+    seed: int
+    seconds: float
+    unit: float
+    known: dict[str, Tensor] = field(default_factory=dict)
+
+    def allows(self, passes: int) -> bool:
+        """Whether so many passes of each sample can be paid."""
+        return passes * len(self.samples) * self.unit <= self.seconds
+
+    def broken(self, name: str, *attacks: Attack) -> Tensor:
+        """Which samples do not hold under the attacks, each of which sees what the ones before left."""
+        if name not in self.known:
+            begin = time.perf_counter()
+            plan = {str(number): attack for number, attack in enumerate(attacks)}
+            (outcome,) = judge(self.model, self.samples, {name: plan}, seed=self.seed)
+            self.known[name] = outcome.broken
+            self.seconds -= time.perf_counter() - begin
+        return self.known[name]
+
+    def pgd(self, steps: int, restarts: int = 1, eps: float | None = None) -> PGD:
+        """PGD within the ball, or a larger one."""
+        radius = self.ball.eps if eps is None else eps
+        return PGD(eps=radius, norm=self.ball.norm, bounds=self.ball.bounds, steps=steps, restarts=restarts)
+
+
+def subset(samples: Samples, n: int, seed: int) -> Samples:
+    """At most `n` samples, each class in proportion."""
+    return samples if len(samples) <= n else held_out(samples, n, seed=seed)[1]
+
+
+def _precision(model: nn.Module) -> Check:
+    half = [name for name, value in model.named_parameters() if value.dtype in (torch.float16, torch.bfloat16)]
+    if not half:
+        return Check("precision", "fine")
+    return Check(
+        "precision",
+        "warning",
+        f"{half[0]}{_more(half)} is in half precision, whose rounding hides gradients: evaluate model.float()",
+    )
+
+
+def _probabilities(logits: Tensor) -> Check:
+    if bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-3).all()):
+        return Check(
+            "logits",
+            "warning",
+            "the model's outputs look like probabilities, which flatten the losses of attacks: leave out its softmax",
+        )
+    return Check("logits", "fine")
+
+
+def _repeatable(first: Tensor, second: Tensor, *, random: bool) -> Check:
+    if not random:
+        return Check("repeatable", "fine")
+    return Check(
+        "repeatable",
+        "warning",
+        f"two passes over the same samples differ by up to {float((first - second).abs().max()):.2g}: the model is "
+        "random, so attacks must average over its randomness; evaluate a model that averages several passes",
+    )
+
+
+def _zero_radius(model: nn.Module, x: Tensor, y: Tensor, ball: Ball, seed: int, *, random: bool) -> Check:
+    if random:
+        return Check("eps 0", "not run", "the model is random")
+    natural = Natural().run(model, x, y).broken
+    attacked = PGD(eps=0.0, steps=2, norm=ball.norm, bounds=ball.bounds).run(model, x, y, seed).broken
+    if torch.equal(natural, attacked):
+        return Check("eps 0", "fine")
+    return Check(
+        "eps 0",
+        "error",
+        f"with eps 0 an attack breaks {int(attacked.sum())} of {len(x)} samples, without attack {int(natural.sum())} "
+        "are misclassified: the model does not treat equal points alike, look at its forward",
+    )
+
+
+def _gradients(model: nn.Module, x: Tensor, y: Tensor, logits: Tensor) -> Check:
+    right = logits.argmax(1) == y
+    if not bool(right.any()):
+        return Check("gradients", "not run", "no sample is classified correctly")
+    gone = _vanished(model, x[right], y[right], each)
+    if gone <= OFTEN:
+        return Check("gradients", "fine")
+    what = f"the cross-entropy has no gradient at {gone:.0%} of the samples"
+    try:
+        still = _vanished(copy.deepcopy(model).double(), x[right].double(), y[right], margins)
+    except Exception as error:  # whatever a model of somebody's does when it is copied or made double
+        why = (str(error) or repr(error)).splitlines()[0]
+        return Check("gradients", "warning", f"{what}, and the model cannot be repeated in float64 ({why}): add square")
+    if still > OFTEN:
+        remedy = (
+            f"the margin in float64 has none at {still:.0%} either: gradients are masked, trust square and transfer"
+        )
+    else:
+        remedy = "the margin in float64 has one: the loss is saturated, trust apgd-t and fab-t, which use logits"
+    return Check("gradients", "warning", f"{what}; {remedy}")
+
+
+def _vanished(model: nn.Module, x: Tensor, y: Tensor, loss: Loss) -> float:
+    """The share of samples at which the loss has no gradient."""
+    with evaluating(model):
+        try:
+            g = gradient(model, x, y, lambda logits, y: loss(logits, y).sum())
+        except RuntimeError:  # nothing to differentiate
+            return 1.0
+    largest = g.flatten(1).abs().amax(1)
+    return float((~(largest > VANISHED)).double().mean())
+
+
+def _whole(n: int, total: int) -> Check:
+    if n == total:
+        return Check("all samples", "fine")
+    return Check(
+        "all samples",
+        "warning",
+        f"{n} of {total} samples were evaluated: such a figure is for orientation, leave out --samples to publish it",
+    )
+
+
+def _below_natural(outcomes: list[Outcome]) -> Check:
+    natural = next((one for one in outcomes if one.attack == "natural"), None)
+    if natural is None:
+        return Check("below natural", "not run", "natural is not among the attacks")
+    above = [one for one in outcomes if one.accuracy > natural.accuracy]
+    if not above:
+        return Check("below natural", "fine")
+    return Check(
+        "below natural",
+        "warning",
+        f"{above[0].attack} leaves {above[0].accuracy:.2%}, more than the natural {natural.accuracy:.2%}: it makes the "
+        "model better, look at its loss and its labels",
+    )
+
+
+def _other_attack(plans: Mapping[str, Plan], trained_with: str | None) -> Check:
+    attacks = [attack for plan in plans.values() for attack in plan.values() if not isinstance(attack, Natural)]
+    if trained_with in (None, "natural") or not attacks:
+        return Check("other attacks", "not run", "not trained against an attack" if attacks else "there is none")
+    if all(isinstance(attack, PGD) for attack in attacks):
+        return Check(
+            "other attacks",
+            "warning",
+            f"{trained_with} trains against projected gradient steps, and only these were used: add standard",
+        )
+    return Check("other attacks", "fine")
+
+
+def _black_box(outcomes: list[Outcome]) -> Check:
+    stages = [stage for one in outcomes for stage in (one.stages or (one,)) if stage.attack != "natural"]
+    black = [one for one in stages if one.attack.startswith(BLACK_BOX)]
+    white = [one for one in stages if not one.attack.startswith(BLACK_BOX)]
+    if not black or not white:
+        return Check("black box", "not run", "needs an attack with gradients and one without, such as standard")
+    held = ~torch.stack([one.attacked & one.broken for one in white]).any(0)
+    found = torch.stack([one.attacked & one.broken for one in black]).any(0) & held
+    natural = next((one.broken for one in outcomes if one.attack == "natural"), torch.zeros_like(held))
+    gain = int((found & ~natural).sum()) / len(held)
+    if gain <= BLACK_BOX_GAIN:
+        return Check("black box", "fine")
+    return Check(
+        "black box",
+        "warning",
+        f"attacks without gradients break another {gain:.2%} that those with gradients do not: gradients are masked, "
+        "the true accuracy may be lower still; add restarts and queries",
+    )
+
+
+def _one_step(probe: Probe) -> Check:
+    ball = probe.ball
+    single = probe.broken("fgsm", FGSM(eps=ball.eps, norm=ball.norm, bounds=ball.bounds))
+    several = probe.broken("pgd-20", probe.pgd(20))
+    gain = _share(single) - _share(several)
+    if gain <= GAIN:
+        return Check("one step", "fine")
+    return Check(
+        "one step",
+        "warning",
+        f"one step breaks {_share(single):.1%}, twenty only {_share(several):.1%}: gradients are masked, trust square",
+    )
+
+
+def _radius(probe: Probe) -> Check:
+    ball = probe.ball
+    half = _half_range(probe)
+    radii = sorted({ball.eps, min(2 * ball.eps, max(half, ball.eps)), max(half, ball.eps)})
+    held = [1 - _share(probe.broken(f"pgd-10 {eps:g}", probe.pgd(10, eps=eps))) for eps in radii]
+    n, constant = len(probe.samples), float(probe.samples.y.bincount().max()) / len(probe.samples)
+    for (small, a), (large, b) in pairwise(zip(radii, held, strict=True)):
+        if b > a + GAIN:
+            return Check(
+                "radius",
+                "warning",
+                f"accuracy rises from {a:.1%} to {b:.1%} as eps grows from {small:g} to {large:g}: the attack does not "
+                "find what is there, gradients are masked; trust square",
+            )
+    if radii[-1] >= half and held[-1] > constant + 2 * math.sqrt(constant * (1 - constant) / n):
+        return Check(
+            "radius",
+            "warning",
+            f"at eps {radii[-1]:g}, half the range, {held[-1]:.1%} hold, though all images could be made grey: "
+            "gradients are masked; trust square",
+        )
+    return Check("radius", "fine")
+
+
+def _half_range(probe: Probe) -> float:
+    """The radius within which all samples meet."""
+    ball, x = probe.ball, probe.samples.floats()
+    low, high = (x.amin(0), x.amax(0)) if ball.bounds is None else (torch.as_tensor(b) for b in ball.bounds)
+    half = ((high - low) / 2).expand(probe.samples.shape)
+    return float(half.max()) if ball.norm == "linf" else float(torch.linalg.vector_norm(half))
+
+
+def _steps(probe: Probe) -> Check:
+    few = probe.broken("pgd-20", probe.pgd(20))
+    many = probe.broken("pgd-20, pgd-100", probe.pgd(20), probe.pgd(100))
+    return _more_found("steps", few, many, "100 steps", "20")
+
+
+def _runs(probe: Probe) -> Check:
+    one = probe.broken("pgd-20", probe.pgd(20))
+    several = probe.broken("pgd-20-5", probe.pgd(20, restarts=5))
+    return _more_found("runs", one, several, "five runs", "one")
+
+
+def _more_found(name: str, less: Tensor, more: Tensor, what: str, than: str) -> Check:
+    if _share(more) - _share(less) <= GAIN:
+        return Check(name, "fine")
+    return Check(
+        name,
+        "warning",
+        f"of {len(less)} samples {what} break {_share(more):.1%}, {than} {_share(less):.1%}: PGD-20 has not converged, "
+        "take more steps and runs, or standard",
+    )
+
+
+def _share(broken: Tensor) -> float:
+    return float(broken.double().mean())
+
+
+def _more(names: list[str]) -> str:
+    return f" and {len(names) - 1} more" if len(names) > 1 else ""

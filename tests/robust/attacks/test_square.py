@@ -1,0 +1,380 @@
+"""Square against a plain twin of the paper's listings, and what it must not do."""
+
+import math
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sihg.core.draw import generator
+from sihg.errors import InputError
+from sihg.robust.attacks import attack as base
+from sihg.robust.attacks import square
+from sihg.robust.attacks.square import Square
+from tests.robust.attacks.test_pgd import SHAPES, assert_inside, bounds_of, mixed, trained
+from tests.robust.methods.nets import gradients, net, samples, watched
+
+
+@cache
+def plain_eta(h1: int, h2: int) -> Tensor:
+    """Equation 2 of the paper, its indices from 1 on, with length 1."""
+    out, n = torch.zeros(h1, h2, dtype=torch.float64), max(h1, h2) // 2
+    for r in range(1, h1 + 1):
+        for s in range(1, h2 + 1):
+            m = n - max(abs(r - h1 // 2 - 1), abs(s - h2 // 2 - 1))
+            out[r - 1, s - 1] = sum(1 / (n + 1 - k) ** 2 for k in range(m + 1))
+    return out / out.norm()
+
+
+@cache
+def plain_bump(tall: int, wide: int, upright: bool) -> Tensor:
+    if not upright:
+        return plain_bump(wide, tall, True).T
+    out = torch.zeros(tall, wide, dtype=torch.float64)
+    if tall > 1:
+        out[: tall // 2] = plain_eta(tall // 2, wide)
+    out[tall // 2 :] = -plain_eta(tall - tall // 2, wide)
+    return out / out.norm()
+
+
+def plain_sides(attack: Square, query: int, h: int, w: int) -> tuple[int, int]:
+    p = attack.p_init
+    for bound in square.HALVED:
+        if math.floor(10_000 * query / attack.queries) > bound:
+            p /= 2
+    least = 1 if attack.norm == "linf" else 3
+    exact = (math.sqrt(p * h * w),) * 2
+    side = max(least, round(exact[0]))
+    if attack.norm == "l2" and side % 2 == 0:
+        side += 1
+    if side > w:
+        exact = p * h, w
+    elif side > h:
+        exact = h, p * w
+    sides = []
+    for length, most in zip(exact, (h, w), strict=True):
+        side = max(least, round(length))
+        sides.append(min(most, side + (attack.norm == "l2" and side % 2 == 0)))
+    return sides[0], sides[1]
+
+
+@dataclass
+class Found:
+    broken: list[bool] = field(default_factory=list)
+    points: list[Tensor] = field(default_factory=list)
+    margins: list[float] = field(default_factory=list)
+    forwards: int = 0
+
+
+def plain_square(attack: Square, model: nn.Module, x: Tensor, y: Tensor, seed: int = 0) -> Found:
+    """Sample by sample, until it breaks."""
+    shape = x.shape[1:]
+    c, h, w = {1: (1, 1, *shape), 2: (shape[0], 1, shape[-1])}.get(
+        len(shape), (shape[0], math.prod(shape[1:-1]), shape[-1])
+    )
+    ahead = square.AHEAD // (5 + c)
+    low, high = (-torch.inf, torch.inf) if attack.bounds is None else attack.bounds
+    lows, highs = (torch.as_tensor(b, dtype=x.dtype).expand_as(x).reshape(-1, c, h, w) for b in (low, high))
+
+    @cache
+    def drawn(what: str, run: int, block: int, *size: int) -> Tensor:
+        return torch.rand((64, *size), generator=generator(seed, what, run, block), dtype=x.dtype)
+
+    found = Found()
+    for i, image in enumerate(x.reshape(-1, c, h, w)):
+
+        def clip(point: Tensor, i: int = i) -> Tensor:
+            return torch.maximum(torch.minimum(point, highs[i]), lows[i])
+
+        best, margin, broken = image, math.inf, False
+        for run in range(attack.restarts):
+            now, here = image, math.inf
+            for query in range(attack.queries):
+                if query == 0:
+                    start = plain_stripes if attack.norm == "linf" else plain_tiles
+                    new = clip(
+                        image
+                        + start(attack, c, h, w, lambda *s, i=i, r=run: drawn("square start", r, i // 64, *s)[i % 64])
+                    )
+                else:
+                    block, turn = divmod(query - 1, ahead)
+                    u = drawn(f"square {block}", run, i // 64, ahead, 5 + c)[i % 64, turn]
+                    sides = plain_sides(attack, query, h, w)
+                    move = plain_corner if attack.norm == "linf" else plain_bumps
+                    new = clip(image + move(attack, now - image, u, *sides))
+                logits = model(new.view(1, *shape)).flatten()
+                found.forwards += 1
+                other = max(float(z) for k, z in enumerate(logits) if k != int(y[i]))
+                value = float(logits[y[i]]) - other
+                if value < here:
+                    now, here = new, value
+                if value < margin:
+                    best, margin = new, value
+                broken = int(logits.argmax()) != int(y[i])
+                if broken:
+                    break
+            if broken:
+                break
+        found.broken.append(broken)
+        found.points.append(best.view(shape))
+        found.margins.append(margin)
+    return found
+
+
+def plain_stripes(attack: Square, c: int, h: int, w: int, draw: Callable[..., Tensor]) -> Tensor:
+    u, delta = draw(c, 1, w), torch.zeros(c, h, w, dtype=torch.float64)
+    for channel in range(c):
+        for column in range(w):
+            delta[channel, :, column] = -attack.eps if u[channel, 0, column] < 0.5 else attack.eps
+    return delta
+
+
+def plain_tiles(attack: Square, c: int, h: int, w: int, draw: Callable[..., Tensor]) -> Tensor:
+    tall, wide, down, across = max(1, h // 5), max(1, w // 5), min(5, h), min(5, w)
+    top, left = (h - tall * down) // 2, (w - wide * across) // 2
+    u, delta = draw(1 + c, down * across), torch.zeros(c, h, w, dtype=torch.float64)
+    for r in range(down):
+        for s in range(across):
+            bump = plain_bump(tall, wide, bool(u[0, r * across + s] >= 0.5))
+            for channel in range(c):
+                a, b = top + r * tall, left + s * wide
+                sign = -1 if u[1 + channel, r * across + s] < 0.5 else 1
+                delta[channel, a : a + tall, b : b + wide] = sign * bump
+    return attack.eps * delta / delta.norm()
+
+
+def plain_place(delta: Tensor, u: Tensor, tall: int, wide: int) -> tuple[slice, slice]:
+    top, left = int(u[0] * (delta.shape[1] - tall + 1)), int(u[1] * (delta.shape[2] - wide + 1))
+    return slice(top, top + tall), slice(left, left + wide)
+
+
+def plain_corner(attack: Square, delta: Tensor, u: Tensor, tall: int, wide: int) -> Tensor:
+    delta, place = delta.clone(), plain_place(delta, u, tall, wide)
+    for channel in range(len(delta)):
+        delta[channel, *place] = -attack.eps if u[5 + channel] < 0.5 else attack.eps
+    return delta
+
+
+def plain_bumps(attack: Square, delta: Tensor, u: Tensor, tall: int, wide: int) -> Tensor:
+    new, one, two = delta.clone(), plain_place(delta, u, tall, wide), plain_place(delta, u[2:], tall, wide)
+    covered = torch.zeros(delta.shape[1:], dtype=torch.bool)
+    covered[one] = covered[two] = True
+    unused = attack.eps**2 - float(delta.square().sum())
+    new[:, *two] = 0
+    for channel in range(len(delta)):
+        before = delta[channel, *one]
+        sign = -1 if u[5 + channel] < 0.5 else 1
+        mix = sign * plain_bump(tall, wide, bool(u[4] >= 0.5))
+        if before.any():
+            mix = mix + before / before.norm()
+        available = math.sqrt(max(0.0, float(delta[channel][covered].square().sum()) + unused / len(delta)))
+        new[channel, *one] = mix / mix.norm() * available if mix.norm() > 1e-7 else 0
+    return new
+
+
+def mlp(shape: tuple[int, ...], classes: int = 3) -> nn.Module:
+    """A network that holds all classes equally likely in the middle of [0, 1]."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        last = nn.Linear(16, classes)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 16), nn.Tanh(), last).double().eval()
+    with torch.no_grad():
+        last.bias -= model(torch.full((1, *shape), 0.5, dtype=torch.float64)).flatten()
+    return model
+
+
+def assert_twins(attack: Square, model: nn.Module, x: Tensor, y: Tensor) -> None:
+    with watched(model) as points:
+        verdict = attack.run(model, x, y, seed=3)
+    with torch.no_grad():
+        twin = plain_square(attack, model, x, y, seed=3)
+    assert verdict.broken.tolist() == twin.broken
+    assert mixed(verdict.broken)
+    assert verdict.forwards == sum(points.rows) == twin.forwards
+    assert verdict.passes == points.rows_with_gradient() == 0
+    torch.testing.assert_close(verdict.x_adv, torch.stack(twin.points), rtol=0, atol=1e-9)
+    torch.testing.assert_close(verdict.margin, torch.tensor(twin.margins, dtype=x.dtype), rtol=0, atol=1e-9)
+    assert_inside(attack, x, verdict.x_adv)
+
+
+@pytest.mark.parametrize("kind", ["smooth", "table"])
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("bounds", ["none", "scalars", "features"])
+def test_results_are_those_of_the_plain_twin(
+    bounds: str, norm: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(square, "AHEAD", 60)  # so that 10 queries are drawn for at once
+    monkeypatch.setattr(square, "HALVED", (1000, 2000, 4000, 7000))
+    x, y = samples(24, SHAPES[kind])
+    eps = {"smoothlinf": 0.1, "smoothl2": 0.6, "tablelinf": 0.15, "tablel2": 0.25}[kind + norm]
+    attack = Square(eps=eps, norm=norm, bounds=bounds_of(bounds, kind), queries=25, restarts=2)
+    assert_twins(attack, trained(kind).eval(), x, y)
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 7), (2, 9), (2, 2, 3, 4), (3, 1, 1), (1,)])
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_samples_of_any_shape(norm: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(square, "HALVED", (2000, 5000))
+    model = mlp(shape)
+    x = torch.rand(20, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    eps = 0.1 if norm == "linf" else 0.07 * math.sqrt(math.prod(shape))
+    assert_twins(Square(eps=eps, norm=norm, queries=15), model, x, model(x).argmax(1))
+
+
+def test_two_classes_and_one_row() -> None:
+    model = mlp((6,), classes=2)
+    x, _ = samples(20, (6,))
+    y = model(x).argmax(1)
+    attack = Square(eps=0.2, queries=30)
+    assert_twins(attack, model, x, y)
+    alone = [attack.run(model, x[i : i + 1], y[i : i + 1], numbers=torch.tensor([i])) for i in range(20)]
+    together = attack.run(model, x, y)
+    assert torch.equal(torch.cat([one.broken for one in alone]), together.broken)
+    torch.testing.assert_close(torch.cat([one.x_adv for one in alone]), together.x_adv, rtol=0, atol=1e-12)
+
+
+def test_the_sides_of_the_windows() -> None:
+    """Those of the paper for 28 x 28 and 10,000 queries; for 5,000 they come twice as early."""
+    queries = (1, 10, 11, 51, 201, 501, 1001, 2001, 4001, 6001, 8001, 9999)
+    sides = [Square(eps=0.1, queries=10_000)._sides(query, 28, 28) for query in queries]
+    assert sides == [(s, s) for s in (25, 25, 18, 13, 9, 6, 4, 3, 2, 2, 1, 1)]
+    assert [Square(eps=0.1)._sides(query, 28, 28)[0] for query in (5, 6, 25, 26)] == [25, 18, 18, 13]
+    sides = [Square(eps=0.1, norm="l2", queries=10_000)._sides(query, 28, 28) for query in queries]
+    assert sides == [(s, s) for s in (25, 25, 19, 13, 9, 7, 5, 3, 3, 3, 3, 3)]
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize(("h", "w"), [(1, 40), (40, 1), (4, 25), (2, 2), (1, 1), (7, 5)])
+def test_the_area_of_the_windows(norm: str, h: int, w: int) -> None:
+    attack = Square(eps=0.1, norm=norm, queries=10_000)
+    for query in (1, 30, 100, 300, 9000):
+        tall, wide = attack._sides(query, h, w)
+        assert 1 <= tall <= h
+        assert 1 <= wide <= w
+        assert (tall, wide) == plain_sides(attack, query, h, w)
+        if norm == "linf":
+            p = 0.8 / 2 ** sum(query > bound for bound in square.HALVED)
+            assert abs(math.sqrt(tall * wide) - math.sqrt(max(1, p * h * w))) <= 1
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_what_is_found_is_the_smallest_margin_of_all_queries(norm: str) -> None:
+    """So that it falls from run to run and from query to query."""
+    x, y = samples(10)
+    model = trained("smooth").eval()
+    y = model(x).argmax(1)
+    one, two = (Square(eps=0.01, norm=norm, queries=30, restarts=runs) for runs in (1, 2))
+    with watched(model) as points:
+        found = two.run(model, x, y)
+    assert points.rows == [10] * 60
+    assert not found.broken.any()
+    seen = torch.stack([base.margins(model(point), y) for point in points.inputs])
+    torch.testing.assert_close(found.margin, seen.amin(0), rtol=0, atol=1e-12)
+    where = seen.argmin(0).tolist()
+    assert torch.equal(found.x_adv, torch.stack([points.inputs[query][row] for row, query in enumerate(where)]))
+    assert bool((found.margin <= one.run(model, x, y).margin + 1e-12).all())
+    assert bool((found.margin < seen[0]).all())
+
+
+def test_the_length_in_single_precision() -> None:
+    """Though it is never measured over the whole sample between two draws."""
+    x, y = samples(20, (3, 16, 16), dtype=torch.float32)
+    model = mlp((3, 16, 16)).float()
+    y = model(x).argmax(1)
+    found = Square(eps=0.05, norm="l2", queries=400, bounds=None).run(model, x, y)
+    held = (found.x_adv - x)[~found.broken].double().flatten(1).norm(dim=1)
+    assert len(held) > 5
+    torch.testing.assert_close(held, torch.full_like(held, 0.05), rtol=2e-5, atol=0)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_results_depend_on_the_seed_alone(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = samples(200, (6,))
+    model = trained("table")
+    attack = Square(eps=0.15, norm=norm, queries=100, restarts=2)
+    first, other = attack.run(model, x, y, seed=1), attack.run(model, x, y, seed=2)
+    assert mixed(first.broken)
+    assert torch.equal(attack(model, x, y, seed=1), first.x_adv)
+    assert not torch.equal(first.x_adv, other.x_adv)
+    order = torch.randperm(200, generator=torch.Generator().manual_seed(0))
+    parts = [attack.run(model, x[rows], y[rows], seed=1, numbers=rows) for rows in order.split([70, 1, 129])]
+    assert torch.equal(torch.cat([part.broken for part in parts]), first.broken[order])
+    torch.testing.assert_close(torch.cat([part.x_adv for part in parts]), first.x_adv[order], rtol=0, atol=1e-12)
+    assert sum(part.forwards for part in parts) == first.forwards
+    monkeypatch.setattr(base, "rows_at_once", lambda _shape: 64)
+    chunked = attack.run(model, x, y, seed=1)
+    assert torch.equal(chunked.broken, first.broken)
+    assert chunked.forwards == first.forwards
+    torch.testing.assert_close(chunked.x_adv, first.x_adv, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_eps_zero_is_the_natural_verdict(norm: str) -> None:
+    x, y = samples(30)
+    y = (y + (torch.arange(30) % 3 == 0)) % 4
+    model = trained("smooth")
+    verdict = Square(eps=0.0, norm=norm, queries=5).run(model, x, y)
+    assert torch.equal(verdict.broken, model(x).argmax(1) != y)
+    assert torch.equal(verdict.x_adv, x)
+    assert mixed(verdict.broken)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_one_query_is_the_start(norm: str) -> None:
+    x, y = samples(30)
+    found = Square(eps=0.1, norm=norm, queries=1).run(trained("smooth"), x, y)
+    assert found.forwards == 30
+    delta = (found.x_adv - x).flatten(1)
+    assert float((delta.abs().amax(1) if norm == "linf" else delta.norm(dim=1)).min()) > 0.05
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_the_layout_of_x_in_memory_does_not_matter(norm: str) -> None:
+    shape = (3, 4, 5)
+    model, x = mlp(shape), torch.rand(20, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y, attack = model(x).argmax(1), Square(eps=0.05, norm=norm, queries=10)
+    found = attack(model, x, y)
+    for other in (x.contiguous(memory_format=torch.channels_last), x.transpose(2, 3).contiguous().transpose(2, 3)):
+        torch.testing.assert_close(attack(model, other, y), found, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_the_model_is_left_as_it_was(norm: str) -> None:
+    x, y = samples(20)
+    model = trained("bn")
+    model(x).sum().backward()
+    modes, state, before = [m.training for m in model.modules()], deepcopy(model.state_dict()), gradients(model).clone()
+    x_before = x.clone()
+    x_adv = Square(eps=0.1, norm=norm, queries=10)(model, x.requires_grad_(), y)
+    assert [m.training for m in model.modules()] == modes
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert torch.equal(gradients(model), before)
+    assert x.grad is None
+    assert torch.equal(x, x_before)
+    assert not x_adv.requires_grad
+
+
+def test_no_rows() -> None:
+    x, y = samples(0)
+    verdict = Square(eps=0.1).run(net("plain"), x, y)
+    assert (verdict.x_adv.shape, verdict.forwards) == (x.shape, 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"queries": 0}, "queries must be a whole number >= 1, got 0: "),
+        ({"restarts": 1.5}, "restarts must be a whole number >= 1, got 1.5: "),
+        ({"p_init": 0.0}, "p_init must be > 0 and <= 1, got 0.0: it is the share of the sample that changes at first"),
+        ({"p_init": 1.1}, "p_init must be > 0 and <= 1, got 1.1: "),
+        ({"p_init": math.nan}, "p_init must be > 0 and <= 1, got nan: "),
+    ],
+)
+def test_settings_that_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Square(**{"eps": 0.1, **settings})
