@@ -151,6 +151,16 @@ def test_numbers_of_samples_are_shown_where_they_differ(tmp_path: Path) -> None:
     assert "samples pgd-20" not in read_csv(tmp_path / "b")[0]
 
 
+def test_what_two_evaluations_found_is_shown_once(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a")
+    natural = {"attack": "natural", "accuracy": 0.75, "samples": 397}
+    write_evaluation(run, "1", attacks=[{**natural, "seconds": 1.0}, {"attack": "all", "accuracy": 0.5}])
+    write_evaluation(run, "2", attacks=[{**natural, "seconds": 2.0}, {"attack": "fgsm", "accuracy": 0.5}])
+    write_evaluation(run, "3", eps=0.1, attacks=[natural])
+    found = read_run(run).evaluations
+    assert [(one.attack, one.seconds) for one in found] == [("natural", 1.0), ("fgsm", None), ("natural", None)]
+
+
 def test_an_evaluation_may_say_little(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a")
     (run / "evaluation").mkdir()

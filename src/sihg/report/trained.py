@@ -2,8 +2,8 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -103,12 +103,20 @@ def read_run(path: Path) -> TrainingRun:
         rows=_rows(folder.metrics),
         warnings=_warnings(folder.log),
         environment=_json(folder.environment) if folder.environment.exists() else {},
-        evaluations=tuple(
+        evaluations=_once(
             one
             for file in sorted(folder.evaluation.glob("*.json"))
             for one in _evaluations(file, settings, _older(folder))
         ),
     )
+
+
+def _once(evaluations: Iterable[Evaluation]) -> tuple[Evaluation, ...]:
+    """Without those that another evaluation has found before them, whatever time it took."""
+    found: dict[Evaluation, Evaluation] = {}
+    for one in evaluations:
+        found.setdefault(replace(one, seconds=None), one)
+    return tuple(found.values())
 
 
 def _counted(name: str) -> list[tuple[str, int]]:
@@ -186,7 +194,7 @@ def _evaluations(source: Path, settings: Mapping[str, Any], is_older: Callable[[
             older=weights if is_older(weights) else "",
         )
         for one in outcomes
-        if (accuracy := _finite(one.get("accuracy"))) is not None
+        if (accuracy := _finite(one.get("accuracy"))) is not None and one.get("attack") != "all"
     ]
 
 
