@@ -11,10 +11,16 @@ if TYPE_CHECKING:
     from sihg.minimax import Problem as Problem
     from sihg.minimax import solve as solve
     from sihg.minimax import zoo as zoo
+    from sihg.robust.attacks import APGD as APGD
+    from sihg.robust.attacks import FAB as FAB
     from sihg.robust.attacks import FGSM as FGSM
     from sihg.robust.attacks import PGD as PGD
+    from sihg.robust.attacks import Noise as Noise
+    from sihg.robust.attacks import Square as Square
+    from sihg.robust.attacks import Transfer as Transfer
     from sihg.robust.data.batches import Batch as Batch
     from sihg.robust.data.batches import batches as batches
+    from sihg.robust.evaluate import evaluate as evaluate
     from sihg.robust.fit import fit as fit
     from sihg.robust.memory import PerturbationMemory as PerturbationMemory
     from sihg.robust.methods import DAT as DAT
@@ -30,19 +36,20 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+_ATTACKS = ("APGD", "FAB", "FGSM", "PGD", "Noise", "Square", "Transfer")
 _METHODS = ("DAT", "FGSMAT", "MSIHG", "PGDAT", "TRADES", "YOPO", "FastAT", "FreeAT", "Natural")
 _HOMES = {
     "HybridGradient": "sihg.core.hybrid",
     "Problem": "sihg.minimax",
     "solve": "sihg.minimax",
     "zoo": "sihg.minimax",
-    "FGSM": "sihg.robust.attacks",
-    "PGD": "sihg.robust.attacks",
     "PerturbationMemory": "sihg.robust.memory",
     "Batch": "sihg.robust.data.batches",
     "batches": "sihg.robust.data.batches",
     "fit": "sihg.robust.fit",
     "load": "sihg.robust.weights",
+    "evaluate": "sihg.robust.evaluate",
+    **dict.fromkeys(_ATTACKS, "sihg.robust.attacks"),
     **dict.fromkeys(_METHODS, "sihg.robust.methods"),
 }
 __all__ = sorted([*_HOMES, "__version__"])

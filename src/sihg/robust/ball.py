@@ -15,7 +15,17 @@ NORMS = ("linf", "l2")
 
 
 class Feasible(Protocol):
-    """A convex set of perturbations, one for each row of a batch."""
+    """A convex set of perturbations, one for each row of a batch; no entry is below `low` or above `high`."""
+
+    @property
+    def low(self) -> Tensor:
+        """The least value of each entry."""
+        ...
+
+    @property
+    def high(self) -> Tensor:
+        """The largest value of each entry."""
+        ...
 
     def project_(self, delta: Tensor) -> Tensor:
         """Move `delta`, in place, to a nearby point of the set."""

@@ -1,7 +1,6 @@
 """Square against a plain twin of the paper's listings, and what it must not do."""
 
 import math
-from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
@@ -28,7 +27,7 @@ def plain_eta(h1: int, h2: int) -> Tensor:
         for s in range(1, h2 + 1):
             m = n - max(abs(r - h1 // 2 - 1), abs(s - h2 // 2 - 1))
             out[r - 1, s - 1] = sum(1 / (n + 1 - k) ** 2 for k in range(m + 1))
-    return out / out.norm()
+    return out.div_(out.norm())
 
 
 @cache
@@ -39,7 +38,7 @@ def plain_bump(tall: int, wide: int, upright: bool) -> Tensor:
     if tall > 1:
         out[: tall // 2] = plain_eta(tall // 2, wide)
     out[tall // 2 :] = -plain_eta(tall - tall // 2, wide)
-    return out / out.norm()
+    return out.div_(out.norm())
 
 
 def plain_sides(attack: Square, query: int, h: int, w: int) -> tuple[int, int]:
@@ -95,12 +94,12 @@ def plain_square(attack: Square, model: nn.Module, x: Tensor, y: Tensor, seed: i
         for run in range(attack.restarts):
             now, here = image, math.inf
             for query in range(attack.queries):
-                if query == 0:
-                    start = plain_stripes if attack.norm == "linf" else plain_tiles
-                    new = clip(
-                        image
-                        + start(attack, c, h, w, lambda *s, i=i, r=run: drawn("square start", r, i // 64, *s)[i % 64])
-                    )
+                if query == 0 and attack.norm == "linf":
+                    u = drawn("square start", run, i // 64, c, 1, w)[i % 64]
+                    new = clip(image + plain_stripes(attack, c, h, w, u))
+                elif query == 0:
+                    u = drawn("square start", run, i // 64, 1 + c, min(5, h) * min(5, w))[i % 64]
+                    new = clip(image + plain_tiles(attack, c, h, w, u))
                 else:
                     block, turn = divmod(query - 1, ahead)
                     u = drawn(f"square {block}", run, i // 64, ahead, 5 + c)[i % 64, turn]
@@ -126,18 +125,18 @@ def plain_square(attack: Square, model: nn.Module, x: Tensor, y: Tensor, seed: i
     return found
 
 
-def plain_stripes(attack: Square, c: int, h: int, w: int, draw: Callable[..., Tensor]) -> Tensor:
-    u, delta = draw(c, 1, w), torch.zeros(c, h, w, dtype=torch.float64)
+def plain_stripes(attack: Square, c: int, h: int, w: int, u: Tensor) -> Tensor:
+    delta = torch.zeros(c, h, w, dtype=torch.float64)
     for channel in range(c):
         for column in range(w):
             delta[channel, :, column] = -attack.eps if u[channel, 0, column] < 0.5 else attack.eps
     return delta
 
 
-def plain_tiles(attack: Square, c: int, h: int, w: int, draw: Callable[..., Tensor]) -> Tensor:
+def plain_tiles(attack: Square, c: int, h: int, w: int, u: Tensor) -> Tensor:
     tall, wide, down, across = max(1, h // 5), max(1, w // 5), min(5, h), min(5, w)
     top, left = (h - tall * down) // 2, (w - wide * across) // 2
-    u, delta = draw(1 + c, down * across), torch.zeros(c, h, w, dtype=torch.float64)
+    delta = torch.zeros(c, h, w, dtype=torch.float64)
     for r in range(down):
         for s in range(across):
             bump = plain_bump(tall, wide, bool(u[0, r * across + s] >= 0.5))
@@ -145,7 +144,7 @@ def plain_tiles(attack: Square, c: int, h: int, w: int, draw: Callable[..., Tens
                 a, b = top + r * tall, left + s * wide
                 sign = -1 if u[1 + channel, r * across + s] < 0.5 else 1
                 delta[channel, a : a + tall, b : b + wide] = sign * bump
-    return attack.eps * delta / delta.norm()
+    return delta.mul_(attack.eps / delta.norm())
 
 
 def plain_place(delta: Tensor, u: Tensor, tall: int, wide: int) -> tuple[slice, slice]:
@@ -184,7 +183,7 @@ def mlp(shape: tuple[int, ...], classes: int = 3) -> nn.Module:
         last = nn.Linear(16, classes)
         model = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 16), nn.Tanh(), last).double().eval()
     with torch.no_grad():
-        last.bias -= model(torch.full((1, *shape), 0.5, dtype=torch.float64)).flatten()
+        last.bias.sub_(model(torch.full((1, *shape), 0.5, dtype=torch.float64)).flatten())
     return model
 
 

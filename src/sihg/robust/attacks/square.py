@@ -4,14 +4,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from sihg.errors import InputError
 from sihg.robust.attacks.attack import Attack, Rows, Search, check_counts, margins
-from sihg.robust.ball import L2Set, LinfSet
 
 HALVED = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # of 10,000 queries: after which p halves
 TILES = 5  # along each side of the sample, at the start of the L2 search
@@ -159,7 +158,7 @@ class Run:
     @classmethod
     def at(cls, search: Search, rows: Rows, delta: Tensor) -> "Run":
         """Where it starts."""
-        feasible, point = cast(LinfSet | L2Set, rows.feasible), rows.x + delta
+        feasible, point = rows.feasible, rows.x + delta
         logits, none = search.look(rows, point), rows.x.new_empty(len(rows))
         c, h, w = planes(rows.x.shape[1:])
         x, low, high, point = (
