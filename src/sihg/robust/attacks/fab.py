@@ -74,11 +74,11 @@ class FAB(Attack):
     def _step(self, x: Tensor, point: Tensor, f: Tensor, w: Tensor) -> Tensor:
         """One iteration, from the value and the gradient of z_t - z_y at `point`; block by block, for the cache."""
         size = max(1, BLOCK // math.prod(x.shape[1:]))
-        blocks = zip(*(rows.split(size) for rows in (*self._box(x), x, point, f, w)), strict=True)
+        blocks = zip(*(rows.split(size) for rows in (x, point, f, w)), strict=True)
         return torch.cat([self._mixed(*block) for block in blocks])
 
-    def _mixed(self, low: Tensor, high: Tensor, x: Tensor, point: Tensor, f: Tensor, w: Tensor) -> Tensor:
-        low, high, w = low.flatten(1), high.flatten(1), w.flatten(1)
+    def _mixed(self, x: Tensor, point: Tensor, f: Tensor, w: Tensor) -> Tensor:
+        low, high, w = (rows.flatten(1) for rows in (*self._box(x), w))
         ends = torch.stack((point.flatten(1), x.flatten(1)))
         c = torch.stack((-f, (w * (ends[0] - ends[1])).sum(1) - f))
         d = shortest(w, c, low - ends, high - ends, self.norm)

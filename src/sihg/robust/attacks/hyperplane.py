@@ -27,18 +27,14 @@ def _level(g: Tensor, knots: Tensor, c: Tensor) -> Tensor:
     """The λ with sum_i g_i min(λ, knots_i) = c, or a huge one if the sum stays below c.
 
     The sum is concave in λ and linear between knots. So Newton's method from 0 never goes too far, and is at the
-    solution once a step has passed no knot. Most rows need one step or two; they are left alone then.
+    solution once a step has passed no knot; a few steps do.
     """
-    most, g, λ = torch.finfo(g.dtype).max, g.expand_as(knots), torch.zeros_like(c)
-    level, row = torch.zeros_like(c), torch.arange(c.numel(), device=c.device).view_as(c)
-    before = torch.full_like(c, torch.inf)
+    most, each = torch.finfo(g.dtype).max, torch.empty_like(knots)
+    before = torch.gt(knots, 0, out=each).mul_(g).sum(-1, keepdim=True)
+    λ = torch.where(before > 0, c / before, most).clamp_(max=most)
     while True:
-        slope = torch.gt(knots, λ, out=torch.empty_like(knots)).mul_(g).sum(-1, keepdim=True)
-        left = (slope < before).squeeze(-1)
-        if not bool(left.any()):
-            return level
-        if not bool(left.all()):
-            g, knots, c, λ, row, slope = (part[left] for part in (g, knots, c, λ, row, slope))
-        short = c - torch.minimum(knots, λ).mul_(g).sum(-1, keepdim=True)
+        slope = torch.gt(knots, λ, out=each).mul_(g).sum(-1, keepdim=True)
+        if not bool((slope < before).any()):
+            return λ
+        short = c - torch.minimum(knots, λ, out=each).mul_(g).sum(-1, keepdim=True)
         λ, before = torch.where(slope > 0, λ + short.clamp_(min=0) / slope, most).clamp_(max=most), slope
-        level.view(-1)[row] = λ
