@@ -22,18 +22,24 @@ def _row(row: dict[str, Any], name: str) -> list[str]:
 
 def curves(records: Records) -> str:
     """Accuracy against eps: a row a radius, a column an attack of a model."""
-    several = len(records) > 1
-    columns = [(name, one) for name, record in records for one in record["curves"]]
-    headings = [
-        "eps",
-        "eps * 255",
-        *(f"{name}: {one['attack']} %" if several else f"{one['attack']} %" for name, one in columns),
-    ]
+    some = records[0][1]
+    common = {_about(record) for _, record in records}
+    columns = []
+    for name, record in records:
+        model = name if len(common) == 1 else f"{name} ({_about(record)})"
+        columns += [(f"{model}: " if len(records) > 1 else "", one) for one in record["curves"]]
+    pixels = all(record["norm"] == "linf" for _, record in records)
+    headings = ["eps", *(["eps * 255"] if pixels else []), *(f"{name}{one['attack']} %" for name, one in columns)]
     rows = [
-        [f"{eps:.4g}", f"{255 * eps:.4g}", *(f"{100 * one['accuracy'][i]:.2f}" for _, one in columns)]
-        for i, eps in enumerate(records[0][1]["eps"])
+        [
+            f"{eps:.4g}",
+            *([f"{255 * eps:.4g}"] if pixels else []),
+            *(f"{100 * one['accuracy'][i]:.2f}" for _, one in columns),
+        ]
+        for i, eps in enumerate(some["eps"])
     ]
-    return _drawn(f"{records[0][1]['samples']} samples of {_about(records[0][1])}", headings, rows)
+    about = f"{some['samples']} samples of {_about(some)}" if len(common) == 1 else "accuracies"
+    return _drawn(about, headings, rows)
 
 
 def side_by_side(records: Records) -> str:

@@ -2,7 +2,10 @@
 
 import argparse
 import json
+import math
 import sys
+import warnings
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,6 +18,7 @@ from sihg.errors import InputError
 if TYPE_CHECKING:
     from sihg.cli.accuracy_table import Records
     from sihg.robust.cascade import Outcome
+    from sihg.robust.ledger import FileLedger
     from sihg.robust.records import Asked, Question
     from sihg.robust.weights import Weights
 
@@ -86,15 +90,17 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Attack, keep each record at once, print the table; what could not be kept, or failed, is told after it."""
+    from sihg.robust.ledger import LedgerWarning
     from sihg.robust.records import Question, ask
 
     attacks = tuple(dict.fromkeys(name.strip() for name in args.attacks.split(",") if name.strip()))
     if not attacks:
         raise InputError("--attacks names none: such as --attacks natural,pgd-20")
     question = Question(attacks, args.split, args.samples, args.seed, args.last_iterate)
-    radii = _radii(args.curve) if args.curve else None
+    radii = None if args.curve is None else _radii(args.curve)
     several = len(args.paths) > 1
     with showing_warnings(), threads(args.threads), ExitStack() as bars:
+        warnings.simplefilter("always", LedgerWarning)
 
         def progress(name: str, total: int) -> Any:
             from sihg.cli.progress import Bar
@@ -106,10 +112,10 @@ def run(args: argparse.Namespace) -> int:
         records: Records = []
         kept, lost = [], []
         try:
-            for weights in [_weights(args, path) for path in args.paths]:
+            for weights in _all_weights(args, question):
                 asked = ask(weights, question, data_dir=args.data_dir)
                 keeper = _Keeper(args, weights, asked, radii)
-                with keeper.going_on():
+                with keeper.going_on(bars):
                     record, outcomes = keeper.answer(progress)
                 records.append((_called(weights), record))
                 try:
@@ -133,6 +139,8 @@ class _Keeper:
     def __init__(self, args: argparse.Namespace, weights: "Weights", asked: "Asked", radii: list[float] | None) -> None:
         from sihg import __version__
         from sihg.robust.ledger import FileLedger
+        from sihg.robust.records import digest
+        from sihg.robust.weights import of_run
 
         self.asked, self.radii = asked, radii
         self.name = _name(args, weights, asked.question)
@@ -141,13 +149,16 @@ class _Keeper:
         if args.points and self.home is None:
             raise InputError(f"--points of {weights.source_name} have no place: add --out DIR")
         if self.home is not None:
-            about = {**asked.about, "attacks": asked.question.attacks, "radii": radii, "version": __version__}
+            attacks = asked.question.attacks
+            sources = [name.removeprefix("transfer:") for name in attacks if name.startswith("transfer:")]
+            about = {**asked.about, "attacks": attacks, "radii": radii, "version": __version__}
+            about["sources"] = [digest(of_run(Path(source))) for source in sources]
             points = self.home / f"{self.name}.points.npy" if args.points else None
             self.ledger = FileLedger(self.home / f"{self.name}.partial.npz", about, points)
 
     @contextmanager
-    def going_on(self) -> Iterator[None]:
-        """Say what is known already; when cut short, keep it and say how to go on."""
+    def going_on(self, bars: ExitStack) -> Iterator[None]:
+        """Say what is known already; when cut short, keep it and say how to go on, below the bars."""
         if self.ledger is None:
             yield
             return
@@ -156,10 +167,18 @@ class _Keeper:
         try:
             yield
         except BaseException:
+            bars.close()
             if self.ledger.verdicts:
-                self.ledger.write()
-                print(f"{self.ledger.verdicts} verdicts are kept: the same command goes on from there", file=sys.stderr)
+                self._write(self.ledger)
             raise
+
+    def _write(self, ledger: "FileLedger") -> None:
+        try:
+            ledger.write()
+        except InputError as error:
+            print(f"warning: what was found is lost: {error}", file=sys.stderr)
+        else:
+            print(f"{ledger.verdicts} verdicts are kept: the same command goes on from there", file=sys.stderr)
 
     def answer(self, progress: Any) -> "tuple[dict[str, Any], list[Outcome]]":
         """Evaluate."""
@@ -192,7 +211,7 @@ def _radii(text: str) -> list[float]:
         low, high, n = number(parts[0]), number(parts[1]), whole(parts[2])
     except argparse.ArgumentTypeError:
         raise InputError(f"--curve {text} is not A:B:N: give the first radius, the last and how many") from None
-    if not (0 <= low < high and n >= 2):
+    if not (0 <= low < high < math.inf and n >= 2):
         raise InputError(f"--curve {text} must grow from A >= 0 to B in N >= 2 radii: such as 0:8/255:9")
     return [low + (high - low) * i / (n - 1) for i in range(n)]
 
@@ -211,18 +230,19 @@ def _show(records: "Records", *, as_json: bool, several: bool) -> None:
     else:
         print(side_by_side(records) if several else table(records[0][1]), flush=True)
     for name, record in records:
+        of = f" ({name})" if several else ""
         for row in record.get("attacks", []):
             if row.get("remark"):
-                print(f"note: {row['attack']}: {row['remark']}", file=sys.stderr)
-        for check in record.get("checks", []):
+                print(f"note{of}: {row['attack']}: {row['remark']}", file=sys.stderr)
+        checks = record.get("checks", [])
+        for check in checks:
             if check["result"] in ("error", "warning"):
-                print(f"{check['result']}{f' ({name})' if several else ''}: {check['message']}", file=sys.stderr)
-        results = [check["result"] for check in record.get("checks", [])]
-        if results:
+                print(f"{check['result']}{of}: {check['message']}", file=sys.stderr)
+        if checks:
+            counts = Counter(check["result"] for check in checks)
+            kinds = [f"{counts[kind]} {kind}{'' if counts[kind] == 1 else 's'}" for kind in ("warning", "error")]
             print(
-                f"checks{f' ({name})' if several else ''}: {results.count('fine')} fine, {results.count('warning')} "
-                f"warnings, {results.count('error')} errors, {results.count('not run')} not run",
-                file=sys.stderr,
+                f"checks{of}: {counts['fine']} fine, {', '.join(kinds)}, {counts['not run']} not run", file=sys.stderr
             )
 
 
@@ -230,6 +250,15 @@ def _called(weights: "Weights") -> str:
     """What to call a model beside others, two checkpoints of one run too."""
     is_last = weights.folder is None or weights.label == "last"
     return weights.source_name if is_last else f"{weights.source_name} ({weights.label})"
+
+
+def _all_weights(args: argparse.Namespace, question: "Question") -> "list[Weights]":
+    """Those of each path; two records of one name would take each other's place."""
+    every = [_weights(args, path) for path in args.paths]
+    names = [_name(args, weights, question) for weights in every]
+    if args.out and (twice := [name for name, count in Counter(names).items() if count > 1]):
+        raise InputError(f"--out {args.out} would hold two records {twice[0]}.json: evaluate these one by one")
+    return every
 
 
 def _weights(args: argparse.Namespace, path: Path) -> "Weights":
@@ -255,7 +284,8 @@ def _weights(args: argparse.Namespace, path: Path) -> "Weights":
 
 def _name(args: argparse.Namespace, weights: "Weights", question: "Question") -> str:
     """The record's name: what was evaluated, and all that was not as usual, so that no other record is replaced."""
-    parts = [weights.label, question.split, "+".join(question.attacks)]
+    run = [weights.folder.path.resolve().name] if args.out and weights.folder else []  # --out may be everybody's
+    parts = [*run, weights.label, question.split, "+".join(question.attacks)]
     parts += [f"n{question.samples}"] if question.samples else []
     parts += [f"seed{question.seed}"] if question.seed else []
     parts += [f"{name}-{getattr(args, name)}" for name in OF_SETTINGS if getattr(args, name) is not None]

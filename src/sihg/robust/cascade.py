@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from sihg.errors import InputError
 from sihg.robust.attacks.attack import Attack, Verdict, check_points, rows_at_once
 from sihg.robust.attacks.names import Plan
 from sihg.robust.data.samples import Samples
@@ -105,7 +106,15 @@ def _attack(
     for numbers in outcome.attacked.nonzero().flatten()[outcome.done :].split(rows_at_once(samples.shape)):
         begin = time.perf_counter()
         x, y = samples.floats(numbers).to(device), samples.y[numbers].to(device)
-        verdict = attack.run(model, x, y, seed, numbers=numbers)
+        try:
+            verdict = attack.run(model, x, y, seed, numbers=numbers)
+        except RuntimeError as error:
+            if not blind(error):
+                raise
+            raise InputError(
+                f"{key} needs the gradient in the input, and the model gives none: take no_grad and detach out of its "
+                "forward, or attack it with square"
+            ) from error
         check_points(key, attack.ball, x, verdict.x_adv, numbers)
         outcome.add(numbers, verdict, time.perf_counter() - begin)
         if ledger:
@@ -114,7 +123,7 @@ def _attack(
 
 
 def _joined(name: str, stages: list[Outcome]) -> Outcome:
-    """A cascade as one attack: what holds in the end, and each sample as its last attacker left it."""
+    """A cascade as one attack: each sample at the point that broke it, or at that of smallest margin."""
     last = stages[-1]
     prediction, margin = stages[0].prediction.clone(), stages[0].margin.clone()
     for one in stages[1:]:
@@ -133,6 +142,11 @@ def _joined(name: str, stages: list[Outcome]) -> Outcome:
         "; ".join(f"{one.attack}: {one.remark}" for one in stages if one.remark),
         tuple(stages),
     )
+
+
+def blind(error: RuntimeError) -> bool:
+    """Whether torch says that a model's output does not depend on its input in a way that can be differentiated."""
+    return any(what in str(error) for what in ("does not require grad", "not have been used in the graph"))
 
 
 def device_of(model: nn.Module) -> torch.device:

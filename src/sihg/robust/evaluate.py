@@ -130,11 +130,12 @@ def examine(
     ledger: Ledger | None,
 ) -> Evaluation:
     """Carry out the plans on the samples, which are of `total` ones, and the checks."""
+    state = State(model)
     check_model(model, samples)
-    if any(not isinstance(attack, Natural) for one in plans.values() for attack in one.values()):
-        check_range(samples, ball)
-    state, begin = State(model), time.perf_counter()
-    checks = list(trust.before(model, samples, ball, seed))
+    attacked = any(not isinstance(attack, Natural) for one in plans.values() for attack in one.values())
+    check_range(samples, ball if attacked else Ball(0.0, ball.norm, ball.bounds))  # without attack eps does not matter
+    begin = time.perf_counter()
+    checks = list(trust.before(model, samples, ball, seed, attacked=attacked))
     spent = time.perf_counter() - begin
     outcomes = judge(model, samples, plans, seed=seed, progress=progress, ledger=ledger)
     begin = time.perf_counter()

@@ -2,9 +2,9 @@
 
 import json
 import math
+import os
 import time
 import warnings
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from sihg.runs.files import write_whole
 
 EVERY = 5.0  # seconds between two writes
 ARRAYS = ("attacked", "broken", "prediction", "margin")
-NUMBERS = ("passes", "forwards", "seconds", "done")
+PLAIN = ("attack", "passes", "forwards", "seconds", "done")
 
 
 class LedgerWarning(UserWarning):
@@ -30,12 +30,13 @@ class FileLedger:
     """Outcomes of one question, kept in `path` every few seconds; `about` tells this question from others.
 
     With `points`, a .npy file beside it gets the point found for each sample: that of the first attack that broke it,
-    else that of the last one.
+    else that of smallest margin.
     """
 
     def __init__(self, path: Path, about: dict[str, Any], points: Path | None = None) -> None:
-        self.path, self.about, self.points = path, json.dumps(about, sort_keys=True), points
-        self.outcomes = self._read()
+        self.path, self.points = path, points
+        self.about = json.dumps({**about, "points": points is not None}, sort_keys=True)
+        self.outcomes = {} if points and not points.is_file() else self._read()
         self.written = time.monotonic()
         self._mapped: np.memmap[Any, Any] | None = None
 
@@ -46,7 +47,7 @@ class FileLedger:
     def keep(self, key: str, outcome: Outcome, numbers: Tensor, verdict: Verdict) -> None:
         """Remember an outcome; the file follows every few seconds."""
         if self.points:
-            self._keep_points(self.points, numbers, verdict.x_adv.cpu(), len(outcome.broken))
+            self._keep_points(self.points, key, outcome, numbers, verdict.x_adv.detach().cpu())
         self.outcomes[key] = outcome
         if time.monotonic() - self.written >= EVERY:
             try:
@@ -55,22 +56,23 @@ class FileLedger:
                 warnings.warn(f"{error}; an evaluation cut short now begins anew", LedgerWarning, stacklevel=2)
                 self.written = math.inf
 
-    def _keep_points(self, path: Path, numbers: Tensor, x_adv: Tensor, n: int) -> None:
+    def _keep_points(self, path: Path, key: str, outcome: Outcome, numbers: Tensor, x_adv: Tensor) -> None:
+        n = len(outcome.broken)
         if self._mapped is None:
-            shape, dtype = (n, *x_adv.shape[1:]), x_adv.numpy().dtype
-            mode = "r+" if self.outcomes and path.is_file() else "w+"
-            self._mapped = np.lib.format.open_memmap(path, mode=mode, dtype=dtype, shape=shape)
-        known = torch.zeros(n, dtype=torch.bool)
-        for one in self.outcomes.values():
-            known |= one.attacked & one.broken
-        mine = ~known[numbers]
+            self._mapped = _mapped(path, (n, *x_adv.shape[1:]), x_adv.numpy().dtype, fresh=not self.outcomes)
+        broken, least = torch.zeros(n, dtype=torch.bool), torch.full((n,), math.inf)
+        for one in (one for other, one in self.outcomes.items() if other != key):
+            broken |= one.attacked & one.broken
+            least = torch.fmin(least, one.margin)
+        better = ~broken & (outcome.broken | ~(outcome.margin >= least))
+        mine = better[numbers]
         self._mapped[numbers[mine].numpy()] = x_adv[mine].numpy()
 
     def write(self) -> None:
         """Bring the file up to date."""
         if self._mapped is not None:
             self._mapped.flush()
-        scalars = {key: {name: getattr(one, name) for name in NUMBERS} for key, one in self.outcomes.items()}
+        scalars = {key: {name: getattr(one, name) for name in PLAIN} for key, one in self.outcomes.items()}
         arrays = {f"{key}/{name}": getattr(one, name).numpy() for key, one in self.outcomes.items() for name in ARRAYS}
         text = json.dumps({"about": self.about, "outcomes": scalars})
 
@@ -83,6 +85,8 @@ class FileLedger:
 
     def forget(self) -> None:
         """Remove the file: the record is written."""
+        if self._mapped is not None:
+            self._mapped.flush()
         self.path.unlink(missing_ok=True)
 
     @property
@@ -94,17 +98,33 @@ class FileLedger:
         if not self.path.is_file():
             return {}
         try:
-            with np.load(self.path, allow_pickle=False) as file:
+            with self.path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
                 text = json.loads(str(file["text"]))
                 if text["about"] != self.about:
                     return {}
                 found = {}
-                for key, numbers in text["outcomes"].items():
+                for key, plain in text["outcomes"].items():
                     values: dict[str, Any] = {name: torch.from_numpy(file[f"{key}/{name}"]) for name in ARRAYS}
-                    values |= {name: numbers[name] for name in NUMBERS}
-                    found[key] = Outcome(attack=key.rpartition(": ")[2], **values)
+                    values |= {name: plain[name] for name in PLAIN}
+                    found[key] = Outcome(**values)
                 return found
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
-            what = f"{self.path} cannot be read ({error}): the evaluation begins anew"
+        except Exception as error:  # whatever a damaged archive may look like
+            why = (str(error) or repr(error)).splitlines()[0]
+            what = f"{self.path} cannot be read ({why}): the evaluation begins anew"
             warnings.warn(what, LedgerWarning, stacklevel=2)
             return {}
+
+
+def _mapped(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], *, fresh: bool) -> np.memmap[Any, Any]:
+    """The array in a file; a new one takes all its place at once, since a disk that fills up later would kill us."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        found = np.lib.format.open_memmap(path, mode="w+" if fresh else "r+", dtype=dtype, shape=shape)
+        if fresh and hasattr(os, "posix_fallocate"):
+            with path.open("r+b") as file:
+                os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot write {path} ({error}): free the place, or leave out --points") from error
+    if found.shape != shape or found.dtype != dtype:
+        raise InputError(f"{path} is of {found.shape} {found.dtype}, not {shape} {dtype}: remove it")
+    return found

@@ -85,7 +85,7 @@ class Asked:
             for eps in radii:
                 ball = Ball(eps, self.ball.norm, self.ball.bounds)
                 parts = plan(name if eps else "natural", ball, last_iterate=question.last_iterate, source=self.source)
-                stages |= {f"{eps:g} {part}": attack for part, attack in parts.items()}
+                stages |= {f"{eps:.12g} {part}": attack for part, attack in parts.items()}
             plans[name] = stages
         check_range(self.samples, Ball(radii[-1], self.ball.norm, self.ball.bounds))
         outcomes = judge(self.model, self.samples, plans, seed=question.seed, progress=progress, ledger=ledger)
@@ -153,7 +153,7 @@ def _model(weights: Weights, samples: Samples) -> nn.Module:
 def _curve(outcome: Outcome, radii: list[float]) -> dict[str, Any]:
     """The accuracy at each radius, and its interval: as the last attack with that radius left it."""
     last = {one.attack.partition(" ")[0]: one for one in outcome.stages or (outcome,)}
-    rows = [last[f"{eps:g}"] for eps in radii]
+    rows = [last[f"{eps:.12g}"] for eps in radii]
     n = len(outcome.broken)
     spreads = [wilson(n - int(one.broken.sum()), n) for one in rows]
     return {

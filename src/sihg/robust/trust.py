@@ -12,19 +12,27 @@ from torch import Tensor, nn
 
 from sihg.robust.attacks.attack import Attack, margins
 from sihg.robust.attacks.fgsm import FGSM
-from sihg.robust.attacks.names import BLACK_BOX, Plan
+from sihg.robust.attacks.given import Given
+from sihg.robust.attacks.names import Plan
 from sihg.robust.attacks.natural import Natural
+from sihg.robust.attacks.noise import Noise
 from sihg.robust.attacks.pgd import PGD
+from sihg.robust.attacks.square import Square
+from sihg.robust.attacks.transfer import Transfer
 from sihg.robust.ball import Ball
-from sihg.robust.cascade import Outcome, device_of, judge
+from sihg.robust.cascade import Outcome, blind, device_of, judge
 from sihg.robust.data.samples import Samples, held_out
 from sihg.robust.passes import Loss, each, evaluating, gradient
 
-FEW, MANY = 64, 256  # samples that are looked at once, and that are attacked again
+FEW, MANY = 64, 256  # samples that are looked at once at most, and that are attacked again
+LOOKED_AT = 16  # samples at least
 LEAST = 50  # samples, fewer of which say too little
 SHARE = 0.25  # of the evaluation's time that further attacks may take
+ROUNDING = 1e-5  # of the largest logit: by how much two passes may differ where sums are not always in one order
 VANISHED, OFTEN = 1e-12, 0.05  # the largest entry of a gradient that is none, and the share of rows with one
 BLACK_BOX_GAIN, GAIN = 0.002, 0.01  # of accuracy: what a black-box attack, more steps or more runs may find beside
+CHANCE = 4  # samples: so few prove nothing, whatever share of a small set they are
+BLIND = "the model gives no gradient"
 
 
 @dataclass(frozen=True)
@@ -38,26 +46,24 @@ class Check:
 
 @dataclass(eq=False)
 class State:
-    """What an attack must leave as it is: buffers, the versions of parameters, training flags."""
+    """What an attack must leave as it is: buffers, parameters, training flags."""
 
     model: nn.Module
-    buffers: dict[str, Tensor] = field(init=False)
-    versions: dict[str, int] = field(init=False)
+    values: dict[str, Tensor] = field(init=False)
     training: dict[str, bool] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.buffers = {name: value.clone() for name, value in self.model.named_buffers()}
-        self.versions = {name: value._version for name, value in self.model.named_parameters()}
+        self.values = {name: value.detach().clone() for name, value in self._values().items()}
         self.training = {name: module.training for name, module in self.model.named_modules()}
 
     def check(self) -> Check:
         """What was changed since."""
-        changed = [name for name, value in self.model.named_buffers() if not torch.equal(value, self.buffers[name])]
-        changed += [name for name, value in self.model.named_parameters() if value._version != self.versions[name]]
+        now = self._values()
+        changed = [name for name, value in self.values.items() if name in now and not torch.equal(now[name], value)]
         changed += [
             f"{name or 'the model'}.training"
             for name, module in self.model.named_modules()
-            if module.training != self.training[name]
+            if module.training != self.training.get(name, module.training)
         ]
         if not changed:
             return Check("state", "fine")
@@ -68,20 +74,24 @@ class State:
             "as it is, look at its forward",
         )
 
+    def _values(self) -> dict[str, Tensor]:
+        return {**dict(self.model.named_buffers()), **dict(self.model.named_parameters())}
 
-def before(model: nn.Module, samples: Samples, ball: Ball, seed: int) -> Iterator[Check]:
-    """What can be seen of the model itself, from a few samples."""
-    some = subset(samples, FEW, seed)
+
+def before(model: nn.Module, samples: Samples, ball: Ball, seed: int, *, attacked: bool) -> Iterator[Check]:
+    """What can be seen of the model itself, from a few samples; of gradients only where attacks follow."""
+    some = subset(samples, min(FEW, max(LOOKED_AT, len(samples) // FEW)), seed)
     device = device_of(model)
     x, y = some.floats().to(device), some.y.to(device)
     with evaluating(model), torch.no_grad():
         first, second = model(x), model(x)
     yield _precision(model)
     yield _probabilities(first)
-    random = not torch.equal(first, second)
-    yield _repeatable(first, second, random=random)
-    yield _zero_radius(model, x, y, ball, seed, random=random)
-    yield _gradients(model, x, y, first)
+    repeatable = _repeatable(first, second)
+    yield repeatable
+    if attacked:
+        yield _zero_radius(model, x, y, ball, seed, random=repeatable.result != "fine")
+        yield _gradients(model, x, y, first)
 
 
 def after(
@@ -93,9 +103,9 @@ def after(
 ) -> Iterator[Check]:
     """What can be seen of the outcomes."""
     yield _whole(len(samples), total)
-    yield _below_natural(outcomes)
+    yield _below_natural(plans, outcomes)
     yield _other_attack(plans, trained_with)
-    yield _black_box(outcomes)
+    yield _black_box(plans, outcomes)
 
 
 def again(
@@ -105,14 +115,16 @@ def again(
     seconds = sum(one.seconds for one in outcomes)
     unit = seconds / max(1.0, sum(one.passes + one.forwards / 3 for one in outcomes))  # of a pass
     probe = Probe(model, subset(samples, MANY, seed), ball, seed, seconds * share, unit)
+    why = "eps is 0" if ball.eps == 0 else f"fewer than {LEAST} samples" if len(samples) < LEAST else ""
+    why = why or ("" if _has_gradient(model, samples.take(slice(1))) else BLIND)
     for name, passes, check in (
         ("one step", 21, _one_step),
         ("radius", 30, _radius),
-        ("steps", 120, _steps),
-        ("runs", 120, _runs),
+        ("steps", 101, _steps),
+        ("runs", 105, _runs),
     ):
-        if len(probe.samples) < min(LEAST, len(samples)) or ball.eps == 0:
-            yield Check(name, "not run", "too few samples" if ball.eps else "eps is 0")
+        if why:
+            yield Check(name, "not run", why)
         elif probe.allows(passes):
             yield check(probe)
         else:
@@ -177,13 +189,14 @@ def _probabilities(logits: Tensor) -> Check:
     return Check("logits", "fine")
 
 
-def _repeatable(first: Tensor, second: Tensor, *, random: bool) -> Check:
-    if not random:
+def _repeatable(first: Tensor, second: Tensor) -> Check:
+    apart = float((first - second).abs().max())
+    if apart <= ROUNDING * float(first.abs().max()):
         return Check("repeatable", "fine")
     return Check(
         "repeatable",
         "warning",
-        f"two passes over the same samples differ by up to {float((first - second).abs().max()):.2g}: the model is "
+        f"two passes over the same samples differ by up to {apart:.2g}: the model is "
         "random, so attacks must average over its randomness; evaluate a model that averages several passes",
     )
 
@@ -191,6 +204,8 @@ def _repeatable(first: Tensor, second: Tensor, *, random: bool) -> Check:
 def _zero_radius(model: nn.Module, x: Tensor, y: Tensor, ball: Ball, seed: int, *, random: bool) -> Check:
     if random:
         return Check("eps 0", "not run", "the model is random")
+    if _slope(model, x, y, each) is None:
+        return Check("eps 0", "not run", BLIND)
     natural = Natural().run(model, x, y).broken
     attacked = PGD(eps=0.0, steps=2, norm=ball.norm, bounds=ball.bounds).run(model, x, y, seed).broken
     if torch.equal(natural, attacked):
@@ -227,13 +242,26 @@ def _gradients(model: nn.Module, x: Tensor, y: Tensor, logits: Tensor) -> Check:
 
 def _vanished(model: nn.Module, x: Tensor, y: Tensor, loss: Loss) -> float:
     """The share of samples at which the loss has no gradient."""
+    g = _slope(model, x, y, loss)
+    if g is None:
+        return 1.0
+    return float((~(g.flatten(1).abs().amax(1) > VANISHED)).double().mean())
+
+
+def _slope(model: nn.Module, x: Tensor, y: Tensor, loss: Loss) -> Tensor | None:
+    """The gradient in the input; None where the model gives nothing to differentiate."""
     with evaluating(model):
         try:
-            g = gradient(model, x, y, lambda logits, y: loss(logits, y).sum())
-        except RuntimeError:  # nothing to differentiate
-            return 1.0
-    largest = g.flatten(1).abs().amax(1)
-    return float((~(largest > VANISHED)).double().mean())
+            return gradient(model, x, y, lambda logits, y: loss(logits, y).sum())
+        except RuntimeError as error:
+            if not blind(error):
+                raise
+            return None
+
+
+def _has_gradient(model: nn.Module, samples: Samples) -> bool:
+    device = device_of(model)
+    return _slope(model, samples.floats().to(device), samples.y.to(device), each) is not None
 
 
 def _whole(n: int, total: int) -> Check:
@@ -246,11 +274,12 @@ def _whole(n: int, total: int) -> Check:
     )
 
 
-def _below_natural(outcomes: list[Outcome]) -> Check:
+def _below_natural(plans: Mapping[str, Plan], outcomes: list[Outcome]) -> Check:
     natural = next((one for one in outcomes if one.attack == "natural"), None)
     if natural is None:
         return Check("below natural", "not run", "natural is not among the attacks")
-    above = [one for one in outcomes if one.accuracy > natural.accuracy]
+    climbing = [one for one in outcomes if not all(isinstance(a, Noise | Transfer) for a in plans[one.attack].values())]
+    above = [one for one in climbing if int(natural.broken.sum()) - int(one.broken.sum()) > CHANCE]
     if not above:
         return Check("below natural", "fine")
     return Check(
@@ -262,7 +291,7 @@ def _below_natural(outcomes: list[Outcome]) -> Check:
 
 
 def _other_attack(plans: Mapping[str, Plan], trained_with: str | None) -> Check:
-    attacks = [attack for plan in plans.values() for attack in plan.values() if not isinstance(attack, Natural)]
+    attacks = [a for plan in plans.values() for a in plan.values() if not isinstance(a, Natural | Noise)]
     if trained_with in (None, "natural") or not attacks:
         return Check("other attacks", "not run", "not trained against an attack" if attacks else "there is none")
     if all(isinstance(attack, PGD) for attack in attacks):
@@ -274,23 +303,30 @@ def _other_attack(plans: Mapping[str, Plan], trained_with: str | None) -> Check:
     return Check("other attacks", "fine")
 
 
-def _black_box(outcomes: list[Outcome]) -> Check:
-    stages = [stage for one in outcomes for stage in (one.stages or (one,)) if stage.attack != "natural"]
-    black = [one for one in stages if one.attack.startswith(BLACK_BOX)]
-    white = [one for one in stages if not one.attack.startswith(BLACK_BOX)]
+def _black_box(plans: Mapping[str, Plan], outcomes: list[Outcome]) -> Check:
+    """Of what the attacks themselves found: in a cascade, among those that the ones before left."""
+    black, white, natural = [], [], torch.zeros_like(outcomes[0].broken)
+    for stage, attack in ((s, plans[o.attack][s.attack]) for o in outcomes for s in (o.stages or (o,))):
+        found = stage.attacked & stage.broken
+        if isinstance(attack, Natural):
+            natural |= found
+        elif isinstance(attack, Square | Noise | Transfer):
+            black.append(found)
+        elif not isinstance(attack, Given) and not (isinstance(attack, PGD) and attack.steps == 1):
+            white.append(found)
     if not black or not white:
-        return Check("black box", "not run", "needs an attack with gradients and one without, such as standard")
-    held = ~torch.stack([one.attacked & one.broken for one in white]).any(0)
-    found = torch.stack([one.attacked & one.broken for one in black]).any(0) & held
-    natural = next((one.broken for one in outcomes if one.attack == "natural"), torch.zeros_like(held))
-    gain = int((found & ~natural).sum()) / len(held)
-    if gain <= BLACK_BOX_GAIN:
+        return Check(
+            "black box", "not run", "needs an attack of several gradient steps and one of none, as in standard"
+        )
+    gain = int((torch.stack(black).any(0) & ~torch.stack(white).any(0) & ~natural).sum())
+    if gain <= CHANCE or gain <= BLACK_BOX_GAIN * len(natural):
         return Check("black box", "fine")
     return Check(
         "black box",
         "warning",
-        f"attacks without gradients break another {gain:.2%} that those with gradients do not: gradients are masked, "
-        "the true accuracy may be lower still; add restarts and queries",
+        f"attacks without gradients break another {gain} samples, {gain / len(natural):.2%}, that those with gradients "
+        "do not: gradients are masked, or these attacks too weak, and the true accuracy may be lower still; add "
+        "standard, restarts and queries",
     )
 
 
@@ -298,8 +334,7 @@ def _one_step(probe: Probe) -> Check:
     ball = probe.ball
     single = probe.broken("fgsm", FGSM(eps=ball.eps, norm=ball.norm, bounds=ball.bounds))
     several = probe.broken("pgd-20", probe.pgd(20))
-    gain = _share(single) - _share(several)
-    if gain <= GAIN:
+    if not _more_broken(single, several):
         return Check("one step", "fine")
     return Check(
         "one step",
@@ -312,21 +347,22 @@ def _radius(probe: Probe) -> Check:
     ball = probe.ball
     half = _half_range(probe)
     radii = sorted({ball.eps, min(2 * ball.eps, max(half, ball.eps)), max(half, ball.eps)})
-    held = [1 - _share(probe.broken(f"pgd-10 {eps:g}", probe.pgd(10, eps=eps))) for eps in radii]
-    n, constant = len(probe.samples), float(probe.samples.y.bincount().max()) / len(probe.samples)
-    for (small, a), (large, b) in pairwise(zip(radii, held, strict=True)):
-        if b > a + GAIN:
+    broken = [probe.broken(f"pgd-10 {eps:g}", probe.pgd(10, eps=eps)) for eps in radii]
+    for (small, a), (large, b) in pairwise(zip(radii, broken, strict=True)):
+        if _more_broken(a, b):
             return Check(
                 "radius",
                 "warning",
-                f"accuracy rises from {a:.1%} to {b:.1%} as eps grows from {small:g} to {large:g}: the attack does not "
-                "find what is there, gradients are masked; trust square",
+                f"accuracy rises from {1 - _share(a):.1%} to {1 - _share(b):.1%} as eps grows from {small:g} to "
+                f"{large:g}: the attack does not find what is there, gradients are masked; trust square",
             )
-    if radii[-1] >= half and held[-1] > constant + 2 * math.sqrt(constant * (1 - constant) / n):
+    n, held = len(probe.samples), 1 - _share(broken[-1])
+    constant = float(probe.samples.y.bincount().max()) / n
+    if radii[-1] >= half and held > constant + 2 * math.sqrt(constant * (1 - constant) / n):
         return Check(
             "radius",
             "warning",
-            f"at eps {radii[-1]:g}, half the range, {held[-1]:.1%} hold, though all images could be made grey: "
+            f"at eps {radii[-1]:g}, half the range or more, {held:.1%} hold, though all samples could be made alike: "
             "gradients are masked; trust square",
         )
     return Check("radius", "fine")
@@ -342,7 +378,7 @@ def _half_range(probe: Probe) -> float:
 
 def _steps(probe: Probe) -> Check:
     few = probe.broken("pgd-20", probe.pgd(20))
-    many = probe.broken("pgd-20, pgd-100", probe.pgd(20), probe.pgd(100))
+    many = probe.broken("pgd-100", probe.pgd(100))
     return _more_found("steps", few, many, "100 steps", "20")
 
 
@@ -353,7 +389,7 @@ def _runs(probe: Probe) -> Check:
 
 
 def _more_found(name: str, less: Tensor, more: Tensor, what: str, than: str) -> Check:
-    if _share(more) - _share(less) <= GAIN:
+    if not _more_broken(more, less):
         return Check(name, "fine")
     return Check(
         name,
@@ -361,6 +397,12 @@ def _more_found(name: str, less: Tensor, more: Tensor, what: str, than: str) -> 
         f"of {len(less)} samples {what} break {_share(more):.1%}, {than} {_share(less):.1%}: PGD-20 has not converged, "
         "take more steps and runs, or standard",
     )
+
+
+def _more_broken(some: Tensor, others: Tensor) -> bool:
+    """Whether there are more of them than may be chance."""
+    gain = int(some.sum()) - int(others.sum())
+    return gain > CHANCE and gain > GAIN * len(some)
 
 
 def _share(broken: Tensor) -> float:

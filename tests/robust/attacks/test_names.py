@@ -29,9 +29,7 @@ def test_names_of_attacks() -> None:
         assert repr(attack(name, ball, last_iterate=last)) == repr(same)
 
 
-@pytest.mark.parametrize(
-    "name", ["pgd", "pgd20", "pgd-", "PGD-20", "pgd-20-1-1", "natural ", "apgd", "noise-1-1", "transfer:x", ""]
-)
+@pytest.mark.parametrize("name", ["pgd", "pgd20", "pgd-", "PGD-20", "pgd-20-1-1", "natural ", "apgd", "noise-1-1", ""])
 def test_unknown_attacks_list_the_forms(name: str) -> None:
     with pytest.raises(UnknownNameError, match=r"unknown attack .*: choose from natural, fgsm, pgd-T\[-R\], "):
         attack(name, Ball(0.1))
@@ -68,6 +66,8 @@ def test_transfer_asks_for_the_other_model() -> None:
     found = attack("transfer:runs/a:b", Ball(0.1), source=source)
     assert isinstance(found, Transfer)
     assert (asked, found.source) == (["runs/a:b"], model)
+    with pytest.raises(InputError, match=r"transfer:runs/a is for evaluations of runs: from Python give Transfer\("):
+        attack("transfer:runs/a", Ball(0.1))
 
 
 def test_the_help_tells_of_every_attack() -> None:

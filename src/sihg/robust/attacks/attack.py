@@ -90,11 +90,17 @@ class Search:
             checked(logits, rows)
             losses = loss(logits, rows.y)
             (g,) = torch.autograd.grad(losses.sum(), point)
+        if not bool(torch.isfinite(g).all()):
+            row = int((~torch.isfinite(g.flatten(1)).all(1)).nonzero()[0])
+            raise NotFiniteError(
+                f"the model's gradient at row {int(rows.number[row])} is not finite: look for a root, a logarithm or a "
+                "norm of zero in its forward"
+            )
         return logits.detach(), losses.detach(), g
 
     def keep(self, rows: Rows, point: Tensor, logits: Tensor) -> None:
         """Note `point` where it is misclassified, or its margin is smaller than what is known of the row."""
-        prediction, margin = logits.argmax(1), margins(logits, rows.y)
+        prediction, margin = logits.argmax(1), margins(logits, rows.y).to(self.margin)
         better = (prediction != rows.y) | (margin < self.margin[rows.place])
         place = rows.place[better]
         self.x_adv[place], self.margin[place] = point[better], margin[better]

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from sihg.robust.attacks.attack import Attack, Rows, Search, check_counts, margins, misclassified
+from sihg.robust.attacks.attack import Attack, Rows, Search, check_counts, margins, misclassified, others
 from sihg.robust.attacks.hyperplane import shortest
 from sihg.robust.ball import noise
 
@@ -45,9 +45,8 @@ class FAB(Attack):
         rows = search.rows
         logits = search.look(rows, rows.x)
         search.keep(rows, rows.x, logits)
-        wrong = min(self.targets, logits.shape[1] - 1)
-        targets = logits.scatter(1, rows.y[:, None], -math.inf).topk(wrong, dim=1).indices
-        for run in range(wrong * self.restarts):
+        targets = others(logits, rows.y)[:, : self.targets]
+        for run in range(targets.shape[1] * self.restarts):
             rows = search.left()
             if not len(rows):
                 return

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from sihg.errors import UnknownNameError
+from sihg.errors import InputError, UnknownNameError
 from sihg.robust.attacks.apgd import APGD
 from sihg.robust.attacks.attack import Attack
 from sihg.robust.attacks.fab import FAB
@@ -24,7 +24,6 @@ FORMS = (
     *("noise[-N]", "transfer:RUN", "standard"),
 )
 STANDARD = ("apgd-ce", "apgd-t", "fab-t", "square")
-BLACK_BOX = ("square", "noise", "transfer")  # that ask for no gradient of the model
 
 
 def plan(
@@ -45,7 +44,9 @@ def attack(
         return Natural()
     if name == "fgsm":
         return FGSM(**within, last_iterate=last_iterate)
-    if name.startswith("transfer:") and source is not None:
+    if name.startswith("transfer:"):
+        if source is None:
+            raise InputError(f"{name} is for evaluations of runs: from Python give Transfer(eps=..., source=model)")
         return Transfer(**within, source=source(name.removeprefix("transfer:")))
     form = re.fullmatch(r"(pgd|apgd-ce|apgd-t|fab-t|square|noise)((?:-\d+){0,2})", name)
     numbers = [int(number) for number in form[2].split("-")[1:]] if form else []

@@ -1,0 +1,482 @@
+"""Every check is tripped by a planted failure, with a remedy in its message, and silent on a healthy model."""
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sihg.cli.main import main
+from sihg.errors import InputError
+from sihg.robust import data, trust
+from sihg.robust.attacks import PGD, Attack, Natural, Square
+from sihg.robust.attacks.attack import Search
+from sihg.robust.ball import Ball
+from sihg.robust.cascade import Outcome, judge
+from sihg.robust.data.samples import Samples, as_samples
+from sihg.robust.evaluate import Attacks, Evaluation, evaluate, planned
+from sihg.robust.fit import fit
+from sihg.robust.trust import Check, State, again
+
+EPS = 0.05
+Change = Callable[[Tensor], Tensor]
+
+
+@cache
+def healthy() -> nn.Module:
+    """A small network trained against PGD."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    fit(model, data.load("digits")[0], method="pgd", eps=EPS, epochs=10, steps=5, validation=0)
+    return model.eval().requires_grad_(requires_grad=False)
+
+
+@cache
+def digits() -> Samples:
+    return data.load("digits")[1]
+
+
+class Planted(nn.Module):
+    """The healthy network with something before or behind it."""
+
+    def __init__(self, before: Change = lambda x: x, behind: Change = lambda logits: logits) -> None:
+        super().__init__()
+        self.net, self.before, self.behind = healthy(), before, behind
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.behind(self.net(self.before(x)))
+
+
+def quantised(x: Tensor) -> Tensor:
+    return (255 * x).round() / 255
+
+
+def reversed_gradient(x: Tensor) -> Tensor:
+    """The same values; a step up is a step down."""
+    return 2 * x.detach() - x
+
+
+def tripped(found: Evaluation) -> dict[str, str]:
+    return {one.name: one.message for one in (*found.errors, *found.warnings)}
+
+
+def check(
+    model: nn.Module, name: str, attacks: Attacks = "natural", samples: object = None, **settings: Any
+) -> tuple[str, str]:
+    """The result and the message of one check."""
+    samples = digits() if samples is None else samples
+    found = evaluate(model, samples, eps=EPS, attacks=attacks, **settings)
+    return next((one.result, one.message) for one in found.checks if one.name == name)
+
+
+def attacked_again(
+    model: nn.Module, samples: Samples | None = None, ball: Ball | None = None, **settings: Any
+) -> dict[str, Check]:
+    """The checks that attack again, with all the time they want."""
+    samples, ball = samples or digits(), ball or Ball(EPS)
+    outcomes = judge(model, samples, planned("natural", ball))
+    return {one.name: one for one in again(model, samples, ball, outcomes, 0, **{"share": math.inf, **settings})}
+
+
+def test_a_healthy_model_gives_no_reason_to_doubt() -> None:
+    found = evaluate(healthy(), digits(), eps=EPS, attacks="natural,apgd-ce,square-300", trained_with="pgd")
+    assert tripped(found) == {}
+    assert found.accuracy > 0.8
+    results = {one.name: one.result for one in found.checks}
+    assert {name for name, result in results.items() if result != "fine"} <= {"one step", "radius", "steps", "runs"}
+    assert {one.result for one in attacked_again(healthy()).values()} == {"fine"}
+
+
+@pytest.mark.parametrize("bounds", [None, (torch.zeros(1, 8, 8), torch.ones(1, 8, 8))])
+def test_a_healthy_model_in_the_other_norm_and_bounds(bounds: Any) -> None:
+    found = attacked_again(healthy(), ball=Ball(0.3, "l2", bounds))
+    assert [(one.name, one.result) for one in found.values()] == [
+        (name, "fine") for name in ("one step", "radius", "steps", "runs")
+    ]
+
+
+@pytest.mark.parametrize("attacks", ["natural", "pgd-2"])
+@pytest.mark.parametrize(("scale", "message"), [(255, "x goes from 0 to 255"), (1.2, "x goes from 0 to 1.2, outside")])
+def test_inputs_outside_the_bounds(attacks: str, scale: float, message: str) -> None:
+    with pytest.raises(InputError, match=rf"{message}.*: scale the data, or pass the bounds it has"):
+        evaluate(healthy(), (scale * digits().floats(), digits().y), eps=EPS, attacks=attacks)
+
+
+@pytest.mark.parametrize(("norm", "eps"), [("linf", 8.0), ("l2", 9.0)])
+def test_an_implausible_radius(norm: str, eps: float) -> None:
+    with pytest.raises(InputError, match=rf"eps {eps:g} is more than the whole range of the data, .* {eps:g}/255"):
+        evaluate(healthy(), digits(), eps=eps, norm=norm, attacks="pgd-2")
+
+
+def test_an_attack_of_no_radius_that_differs_from_none() -> None:
+    model = Planted(lambda x: 1 - x if x.requires_grad else x)
+    result, message = check(model, "eps 0")
+    assert result == "error"
+    assert "look at its forward" in message
+
+
+class Stray(Attack):
+    """Breaks the rules of its own ball."""
+
+    def search(self, search: Search, seed: int) -> None:  # noqa: ARG002
+        rows = search.rows
+        search.keep(rows, rows.x * (math.nan if self.eps == 0 else 1 - 3 * self.eps), -search.look(rows, rows.x))
+
+
+@pytest.mark.parametrize(("eps", "message"), [(0.0, "a point that is not finite"), (0.1, "0.3 from row .* than eps")])
+def test_points_that_no_attacker_may_give(eps: float, message: str) -> None:
+    with pytest.raises(InputError, match=rf"mine gives .*{message}.*: mend the attack"):
+        evaluate(healthy(), digits(), eps=0.1, attacks={"mine": Stray(eps=eps)})
+
+
+class Restless(nn.Module):
+    """Changes itself in every pass."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what, self.norm, self.linear = what, nn.BatchNorm1d(64), nn.Linear(64, 10)
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            if self.what == "statistics" and self.norm.running_mean is not None:
+                self.norm.running_mean.add_(0.01)
+            elif self.what == "parameter":
+                self.linear.weight.add_(1e-3)
+            elif self.what == "data":
+                self.linear.weight.data.add_(1e-3)  # unseen by the tensor's version
+        out: Tensor = self.linear(self.norm(x.flatten(1)))
+        return out
+
+
+@pytest.mark.parametrize(
+    ("what", "changed"),
+    [("statistics", "norm.running_mean"), ("parameter", "linear.weight"), ("data", "linear.weight")],
+)
+def test_a_model_that_its_passes_change(what: str, changed: str) -> None:
+    result, message = check(Restless(what), "state", "natural,fgsm", digits().take(slice(70)))
+    assert result == "error"
+    assert f"the evaluation has changed {changed}: a pass in evaluation mode must leave the model" in message
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_training_flag_that_an_attack_changes(training: bool) -> None:
+    model = Restless("nothing").train(training)
+    assert check(model, "state") == ("fine", "")
+
+    def attack(x: Tensor, _y: Tensor) -> Tensor:
+        model.linear.training = not training
+        return x
+
+    found = State(model)
+    attack(torch.zeros(1), torch.zeros(1))
+    assert found.check().result == "error"
+    assert "the evaluation has changed linear.training: " in found.check().message
+    if not training:
+        assert check(model.eval(), "state", {"mine": attack})[0] == "error"
+
+
+def test_probabilities() -> None:
+    result, message = check(Planted(behind=lambda logits: logits.softmax(1)), "logits")
+    assert (result, "leave out its softmax" in message) == ("warning", True)
+    assert check(Planted(behind=lambda logits: logits.log_softmax(1)), "logits") == ("fine", "")
+
+
+def test_a_random_model() -> None:
+    found = evaluate(Planted(lambda x: x + 0.01 * torch.randn_like(x)), digits(), eps=EPS, attacks="natural")
+    assert "evaluate a model that averages several passes" in tripped(found)["repeatable"]
+    assert "eps 0" not in tripped(found)
+
+
+def test_sums_in_another_order_are_no_randomness() -> None:
+    model = Planted(behind=lambda logits: logits * (1 + 1e-7 * torch.randn(())))
+    assert check(model, "repeatable") == ("fine", "")
+
+
+def test_a_saturated_loss() -> None:
+    result, message = check(Planted(behind=lambda logits: 1e4 * logits), "gradients")
+    assert result == "warning"
+    assert "the margin in float64 has one: the loss is saturated, trust apgd-t and fab-t" in message
+
+
+def test_masked_gradients() -> None:
+    result, message = check(Planted(quantised), "gradients")
+    assert result == "warning"
+    assert "the margin in float64 has none at 100% either: gradients are masked, trust square" in message
+
+
+def test_a_model_that_cannot_be_made_double() -> None:
+    class Single(Planted):
+        def __deepcopy__(self, _memo: object) -> nn.Module:
+            raise TypeError("not to be copied\nat all")
+
+    result, message = check(Single(behind=lambda logits: 1e4 * logits), "gradients")
+    assert result == "warning"
+    assert message.endswith("the model cannot be repeated in float64 (not to be copied): add square")
+
+
+@pytest.mark.parametrize("way", ["detach", "no_grad", "input alone"])
+def test_a_model_without_gradients(way: str) -> None:
+    class Closed(Planted):
+        @torch.no_grad()
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x)
+
+    shift = torch.zeros(10, requires_grad=True)
+    models: dict[str, nn.Module] = {
+        "no_grad": Closed(),
+        "detach": Planted(behind=Tensor.detach),
+        "input alone": Planted(Tensor.detach, lambda logits: logits + shift.to(logits)),
+    }
+    model = models[way]
+    found = evaluate(model, digits(), eps=EPS, attacks="natural,square-20")
+    assert list(tripped(found)) == ["gradients"]
+    assert "trust square" in tripped(found)["gradients"]
+    why = {one.name: one.message for one in found.checks if one.result == "not run"}
+    assert {why[name] for name in ("eps 0", "one step", "radius", "steps", "runs")} == {trust.BLIND}
+    with pytest.raises(InputError, match="pgd-2 needs the gradient in the input, and the model gives none: take no_gr"):
+        evaluate(model, digits(), eps=EPS, attacks="pgd-2")
+
+
+def test_a_black_box_attack_that_beats_the_others() -> None:
+    model = Planted(behind=lambda logits: 1e4 * logits)
+    result, message = check(model, "black box", "natural,apgd-ce,square-100")
+    assert result == "warning"
+    assert "add standard, restarts and queries" in message
+    own = {"steps": PGD(eps=EPS, steps=5), "search": Square(eps=EPS, queries=100)}  # whatever they are called
+    assert check(model, "black box", own)[0] == "warning"
+
+
+def test_a_single_step_is_no_match_for_a_black_box_attack() -> None:
+    assert check(healthy(), "black box", "natural,fgsm,square-300")[0] == "not run"
+
+
+def test_a_few_samples_more_prove_nothing() -> None:
+    """Out of a small set; and in a cascade only what the attack itself broke counts."""
+    samples = digits()
+    plans = {"both": {"pgd-2": PGD(eps=EPS, steps=2), "square-2": Square(eps=EPS, queries=2)}}
+    for more, expected in ((4, "fine"), (5, "warning")):
+        first = Outcome.begin("pgd-2", torch.zeros(397, dtype=torch.bool))
+        first.broken[:50] = True
+        second = Outcome.begin("square-2", first.broken)
+        second.broken[50 : 50 + more] = True
+        joined = Outcome("both", first.attacked, second.broken, first.prediction, first.margin, stages=(first, second))
+        found = {one.name: one for one in trust.after(samples, 397, plans, [joined], None)}
+        assert found["black box"].result == expected
+    assert "another 5 samples, 1.26%, that" in found["black box"].message
+
+
+class Remembering(nn.Module):
+    """Knows the samples: far from all of them it answers with the label of the nearest."""
+
+    def __init__(self, samples: Samples) -> None:
+        super().__init__()
+        self.net, self.x, self.y = healthy(), samples.floats().flatten(1), samples.y
+
+    def forward(self, x: Tensor) -> Tensor:
+        distance, nearest = torch.cdist(x.detach().flatten(1), self.x, p=math.inf).min(1)
+        known = 20.0 * nn.functional.one_hot(self.y[nearest], 10) + 0 * x.flatten(1).sum(1, keepdim=True)
+        return torch.where((distance > 1.2 * EPS)[:, None], known, self.net(x))
+
+
+def test_accuracy_that_rises_with_the_radius() -> None:
+    samples = digits().take(slice(100))
+    found = attacked_again(Remembering(samples), samples)["radius"]
+    assert found.result == "warning"
+    assert "as eps grows from 0.05 to 0.1" in found.message
+    assert "trust square" in found.message
+
+
+def test_accuracy_that_holds_at_half_the_range() -> None:
+    found = attacked_again(Planted(quantised))["radius"]
+    assert found.result == "warning"
+    assert "at eps 0.5, half the range or more" in found.message
+    assert "gradients are masked; trust square" in found.message
+
+
+WIDTH = EPS / 40  # of the slit
+
+
+class Slit(nn.Module):
+    """Errs in a slit beside each sample, to which gradients point and over which long steps jump to and fro."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        margin = ((x - 0.25) % 0.5 - EPS / 2).abs() - WIDTH / 2
+        second = x > 0.5
+        return 50 * torch.cat([torch.where(second, 0, margin), torch.where(second, margin, 0)], 1)
+
+
+def test_steps_and_runs_that_find_more() -> None:
+    y = torch.arange(100) % 2
+    samples = as_samples((0.25 + 0.5 * y.double()[:, None] + 1e-9, y))
+    found = attacked_again(Slit(), samples)
+    for name, what in (("steps", "100 steps break"), ("runs", "five runs break")):
+        assert found[name].result == "warning"
+        assert what in found[name].message
+        assert "PGD-20 has not converged, take more steps and runs, or standard" in found[name].message
+
+
+def test_one_step_that_beats_several() -> None:
+    def hidden(x: Tensor) -> Tensor:
+        """The gradient is right at images of whole pixel values alone."""
+        whole = ((255 * x).round() / 255 - x).abs().flatten(1).amax(1) < 1e-6
+        return torch.where(whole[:, None, None, None], x, reversed_gradient(x))
+
+    found = attacked_again(Planted(hidden))["one step"]
+    assert found.result == "warning"
+    assert "gradients are masked, trust square" in found.message
+
+
+def test_an_attack_that_makes_the_model_better() -> None:
+    own = {
+        "natural": Natural(),
+        "mine": PGD(eps=EPS, steps=5, last_iterate=True),
+    }
+    result, message = check(Planted(reversed_gradient), "below natural", own)
+    assert result == "warning"
+    assert message.startswith("mine leaves ")
+    assert "look at its loss and its labels" in message
+
+
+def test_noise_may_by_chance_make_the_model_better() -> None:
+    """At a tiny radius it mends about as many samples as it breaks."""
+    ball, samples = Ball(EPS), digits()
+    natural, attacked = (Outcome.begin(name, torch.arange(397) < n) for name, n in (("natural", 20), ("other", 10)))
+    for name, expected in (("noise-3", "fine"), ("pgd-3", "warning")):
+        attacked.attack = name
+        plans = planned(f"natural,{name}", ball)
+        found = {one.name: one.result for one in trust.after(samples, 397, plans, [natural, attacked], None)}
+        assert found["below natural"] == expected
+
+
+@pytest.mark.parametrize(
+    ("attacks", "method", "result"),
+    [
+        ("natural,pgd-2", "msi-hg", "warning"),
+        ("fgsm,pgd-2,noise-2", "fast", "warning"),
+        ("pgd-2,apgd-ce-2", "pgd", "fine"),
+        ("pgd-2,square-2", "pgd", "fine"),
+        ("pgd-2", "natural", "not run"),
+        ("pgd-2", None, "not run"),
+        ("natural", "pgd", "not run"),
+    ],
+)
+def test_the_training_attack_alone(attacks: str, method: str | None, result: str) -> None:
+    found = check(healthy(), "other attacks", attacks, digits().take(slice(60)), trained_with=method)
+    assert found[0] == result
+    assert ("and only these were used: add standard" in found[1]) == (result == "warning")
+
+
+def test_a_subset() -> None:
+    result, message = check(healthy(), "all samples", samples=digits())
+    assert (result, message) == ("fine", "")
+    found = evaluate(healthy(), digits(), eps=EPS, attacks="natural", samples=100)
+    assert tripped(found)["all samples"].startswith("100 of 397 samples were evaluated")
+    assert "leave out --samples to publish it" in tripped(found)["all samples"]
+
+
+def test_half_precision() -> None:
+    class Half(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x.bfloat16()).float()
+
+    model = nn.Sequential(nn.Flatten(), Half(64, 10, dtype=torch.bfloat16))
+    result, message = check(model, "precision")
+    assert result == "warning"
+    assert message.startswith("1.weight and 1 more is in half precision")
+    assert message.endswith("evaluate model.float()")
+
+
+NAMES = ["one step", "radius", "steps", "runs"]
+
+
+def claimed(passes: int, seconds: float = 1000.0) -> list[Outcome]:
+    """An outcome that has taken so many passes, so long."""
+    outcome = Outcome.begin("pgd-20", torch.zeros(397, dtype=torch.bool))
+    outcome.passes, outcome.seconds = passes, seconds
+    return [outcome]
+
+
+def test_a_tiny_share_of_the_time_allows_nothing() -> None:
+    found = attacked_again(healthy(), share=1e-9)
+    assert [(one.name, one.result) for one in found.values()] == [(name, "not run") for name in NAMES]
+    assert {one.message for one in found.values()} == {"it would take more than 0% of the evaluation's 0 s"}
+
+
+@pytest.mark.parametrize("run", [0, 1, 2, 3])
+def test_what_would_take_too_long_is_not_begun(run: int) -> None:
+    """A quarter of the passes of the evaluation pays for 21, 30 and 105 passes of 256 samples."""
+    passes = 4 * 256 * [20, 21, 30, 105][run]
+    found = list(again(healthy(), digits(), Ball(EPS), claimed(passes, 1e6), 0, share=0.2501))
+    expected = {0: [], 1: NAMES[:1], 2: NAMES[:2], 3: NAMES}[run]
+    assert [one.name for one in found if one.result == "fine"] == expected
+    assert {one.message for one in found if one.result != "fine"} <= {
+        "it would take more than 25% of the evaluation's 1000000 s"
+    }
+
+
+def test_time_that_is_spent_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each attack takes three ticks of 100 s: two attacks of the first check leave 400 s of 1,000 to the second."""
+
+    def clock() -> Iterator[float]:
+        for tick in range(1000):
+            yield 100.0 * tick
+
+    monkeypatch.setattr(time, "perf_counter", clock().__next__)
+    found = list(again(healthy(), digits(), Ball(EPS), claimed(10**9), 0, share=1.0))
+    assert [one.result for one in found] == ["fine", "fine", "not run", "not run"]
+
+
+def test_few_samples_and_no_radius_say_nothing() -> None:
+    for samples, eps, why in ((digits().take(slice(49)), EPS, "fewer than 50 samples"), (digits(), 0.0, "eps is 0")):
+        found = attacked_again(healthy(), samples, Ball(eps))
+        assert {(one.result, one.message) for one in found.values()} == {("not run", why)}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("trained") / "run"
+    words = ("--epochs", "1", "--samples", "200", "--validation", "20", "--steps", "2", "--width", "1/4")
+    assert main(["train", "--out", str(out), *words]) == 0
+    return out
+
+
+def test_the_command_tells_of_the_checks(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["evaluate", str(trained), "--attacks", "natural,pgd-2", "--samples", "100"]
+    assert main(words) == 0
+    err = capsys.readouterr().err
+    assert "\nwarning: 100 of 397 samples were evaluated: " in f"\n{err}"
+    assert "warning: msi-hg trains against projected gradient steps, and only these were used: add standard" in err
+    assert "checks: 7 fine, 2 warnings, 0 errors, 5 not run" in err
+    assert main([*words, "--json"]) == 0
+    captured = capsys.readouterr()
+    checks = {one["name"]: one["result"] for one in json.loads(captured.out)["checks"]}
+    assert (checks["all samples"], checks["state"], checks["black box"]) == ("warning", "fine", "not run")
+    assert "checks: " in captured.err
+
+
+def test_several_runs_have_their_names_in_the_checks(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    best = max(trained.glob("checkpoints/best-*"))
+    assert main(["evaluate", str(trained), str(best), "--attacks", "natural", "--samples", "60"]) == 0
+    err = capsys.readouterr().err
+    for name in (str(trained), f"{trained} ({best.name})"):
+        assert f"warning ({name}): 60 of 397 samples" in err
+        assert f"checks ({name}): " in err
+
+
+def test_a_wrong_figure_is_a_failure(
+    trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(State, "check", lambda _self: Check("state", "error", "it has changed: look at its forward"))
+    assert main(["evaluate", str(trained), "--attacks", "natural"]) == 2
+    captured = capsys.readouterr()
+    assert "natural" in captured.out  # the table is shown all the same
+    assert captured.err.startswith("error: it has changed: look at its forward\n")
+    assert ", 1 error, " in captured.err
