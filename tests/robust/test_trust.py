@@ -117,7 +117,7 @@ def test_an_implausible_radius(norm: str, eps: float) -> None:
 
 def test_an_attack_of_no_radius_that_differs_from_none() -> None:
     model = Planted(lambda x: 1 - x if x.requires_grad else x)
-    result, message = check(model, "eps 0")
+    result, message = check(model, "eps 0", "noise-1")
     assert result == "error"
     assert "look at its forward" in message
 
@@ -201,13 +201,13 @@ def test_sums_in_another_order_are_no_randomness() -> None:
 
 
 def test_a_saturated_loss() -> None:
-    result, message = check(Planted(behind=lambda logits: 1e4 * logits), "gradients")
+    result, message = check(Planted(behind=lambda logits: 1e4 * logits), "gradients", "noise-1")
     assert result == "warning"
     assert "the margin in float64 has one: the loss is saturated, trust apgd-t and fab-t" in message
 
 
 def test_masked_gradients() -> None:
-    result, message = check(Planted(quantised), "gradients")
+    result, message = check(Planted(quantised), "gradients", "noise-1")
     assert result == "warning"
     assert "the margin in float64 has none at 100% either: gradients are masked, trust square" in message
 
@@ -217,7 +217,7 @@ def test_a_model_that_cannot_be_made_double() -> None:
         def __deepcopy__(self, _memo: object) -> nn.Module:
             raise TypeError("not to be copied\nat all")
 
-    result, message = check(Single(behind=lambda logits: 1e4 * logits), "gradients")
+    result, message = check(Single(behind=lambda logits: 1e4 * logits), "gradients", "noise-1")
     assert result == "warning"
     assert message.endswith("the model cannot be repeated in float64 (not to be copied): add square")
 
