@@ -235,3 +235,20 @@ def test_damage_is_named(done: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_wilson_solves_its_equation(hits: int, n: int) -> None:
     for p in wilson(hits, n):  # |share - p| = z sqrt(p (1 - p) / n)
         assert math.isclose(abs(hits / n - p), Z95 * math.sqrt(p * (1 - p) / n), rel_tol=1e-7, abs_tol=1e-9)
+
+
+def test_a_model_with_batch_normalisation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--model", "preact-resnet8", "--width", "1/8", "--epochs", "1", "--samples", "40", "--validation", "0")
+    assert run("train", "--out", tmp_path / "run", *words, "--steps", "1") == 0
+    capsys.readouterr()
+    assert run("evaluate", tmp_path / "run", "--attacks", "natural", "--samples", "20", "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)["sha256"]) == 64
+
+
+def test_a_source_of_another_shape(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "a.npz", x=np.random.default_rng(0).random((60, 1, 12, 12)), y=np.arange(60) % 10)
+    words = ("--data", f"npz:{tmp_path / 'a.npz'}", "--eps", "0.1", "--epochs", "1", "--steps", "1")
+    assert run("train", "--out", tmp_path / "other", *words) == 0
+    capsys.readouterr()
+    assert run("evaluate", done, "--attacks", f"natural,transfer:{tmp_path / 'other'}") == 2
+    assert "does not take samples of shape (1, 8, 8)" in capsys.readouterr().err.splitlines()[-1]

@@ -45,7 +45,8 @@ def test_a_curve_is_table_record_and_figure(done: Path, capsys: pytest.CaptureFi
     captured = capsys.readouterr()
     home = done / "evaluation"
     kept = json.loads((home / f"{NAME}.json").read_text())
-    assert captured.err.splitlines() == [f"record: {home / NAME}.{kind}" for kind in ("json", "svg", "png")]
+    files = [f"record: {home / NAME}.{kind}" for kind in ("json", "svg", "png")]
+    assert captured.err.splitlines() == ["checks: 7 fine, 0 warnings, 0 errors, 0 not run", *files]
     assert (home / f"{NAME}.png").read_bytes().startswith(b"\x89PNG")
     assert b"<svg" in (home / f"{NAME}.svg").read_bytes()
     torch.testing.assert_close(kept["eps"], RADII)

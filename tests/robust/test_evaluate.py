@@ -189,7 +189,10 @@ def test_attacks_of_ones_own() -> None:
         (lambda x, _y: x - 0.2, "an attack of yours gives a point outside the bounds for row 0"),
         (lambda x, _y: x[:2], r"an attack of yours gives \(2, 1\) for samples of shape \(7, 1\): give x_adv"),
         (lambda _x, _y: None, "an attack of yours gives NoneType for samples"),
+        (lambda x, _y: 1e4 + x, "an attack of yours gives a point 10000 from row 0"),
     ]
+    with pytest.raises(InputError, match=r"mine attacks within Ball\(eps=0.1, .*, not within Ball\(eps=0.25, .*same"):
+        evaluate(Threshold(), on_a_line(), attacks={"mine": PGD(eps=0.1)}, eps=0.25)
     for wrong, message in faults:
         with pytest.raises(InputError, match=message):
             evaluate(Threshold(), on_a_line(), attacks={"wrong": wrong}, eps=0.25)
@@ -202,3 +205,26 @@ def test_a_subset_is_drawn_by_class() -> None:
     assert [check.name for check in found.warnings] == ["all samples"]
     with pytest.raises(InputError, match="cannot take 701 of the 700 samples of digits: give 1 to 700"):
         evaluate(model, digits(700), attacks="natural", eps=0.1, samples=701)
+
+
+def test_an_attack_that_changes_the_labels_changes_its_own() -> None:
+    def swap(x: Tensor, y: Tensor) -> Tensor:
+        y.sub_(1).abs_()
+        return x
+
+    found = evaluate(Threshold(), on_a_line(), attacks={"natural": Natural(), "swap": swap}, eps=0.25)
+    assert torch.equal(found["swap"].broken, found["natural"].broken)
+
+
+def test_what_is_wrong_without_attack_is_broken_by_every_one() -> None:
+    """Right everywhere near, wrong at the samples alone."""
+
+    class Hole(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            near = (x - x.detach().round(decimals=1)).abs().flatten(1).amax(1, keepdim=True)
+            return torch.cat([near - 0.001, 0.001 - near], 1)
+
+    x = torch.full((20, 4), 0.5, dtype=torch.float64)
+    y = torch.zeros(20, dtype=torch.int64)
+    for name in ("apgd-ce-3", "apgd-t-3", "fab-t-3", "square-3", "noise-1"):
+        assert evaluate(Hole(), (x, y), attacks=name, eps=0.04, bounds=None).accuracy == 0, name

@@ -15,9 +15,13 @@ def table(record: dict[str, Any]) -> str:
 
 
 def _row(row: dict[str, Any], name: str) -> list[str]:
-    interval = f"{100 * row['low']:.2f} - {100 * row['high']:.2f}"
     costs = [f"{row[key]:.1f}" for key in ("passes_per_sample", "forwards_per_sample", "seconds")]
-    return [name, f"{100 * row['accuracy']:.2f}", interval, str(row.get("attacked", row["samples"])), *costs]
+    attacked = str(row.get("attacked", row["samples"]))
+    return [name, f"{100 * row['accuracy']:.2f}", _interval(row, 2), attacked, *costs]
+
+
+def _interval(row: dict[str, Any], digits: int) -> str:
+    return f"{100 * row['low']:.{digits}f} - {100 * row['high']:.{digits}f}"
 
 
 def curves(records: Records) -> str:
@@ -50,8 +54,8 @@ def side_by_side(records: Records) -> str:
     rows = [
         [
             name if len(common) == 1 else f"{name} ({_about(record)})",
-            *(f"{100 * row['accuracy']:.2f}" for row in record["attacks"]),
-            f"{sum(row['seconds'] for row in record['attacks']):.1f}",
+            *(f"{100 * row['accuracy']:.2f} ({_interval(row, 1)})" for row in record["attacks"]),
+            f"{sum(row['seconds'] for row in record['attacks'] if row['attack'] != 'all'):.1f}",
         ]
         for name, record in records
     ]

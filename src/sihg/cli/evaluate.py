@@ -1,6 +1,7 @@
 """`sihg evaluate`: how a trained model does under attacks."""
 
 import argparse
+import hashlib
 import json
 import math
 import sys
@@ -47,6 +48,7 @@ fgsm and pgd, when it is at the end of a run. The table ends with what holds und
 against believing it. An evaluation that is cut short goes on when it is asked for again. Evaluations of a run are kept
 in RUN/evaluation: NAME.json the table, NAME.npz what each attack found for each sample.
 """
+LONGEST = 150  # letters of a record's name
 OF_SETTINGS = ("eps", "norm", "bounds", "data", "model", "width")  # and device, which does not change the question
 
 
@@ -139,7 +141,7 @@ class _Keeper:
     def __init__(self, args: argparse.Namespace, weights: "Weights", asked: "Asked", radii: list[float] | None) -> None:
         from sihg import __version__
         from sihg.robust.ledger import FileLedger
-        from sihg.robust.records import digest
+        from sihg.robust.records import contents, digest
         from sihg.robust.weights import of_run
 
         self.asked, self.radii = asked, radii
@@ -152,6 +154,11 @@ class _Keeper:
             attacks = asked.question.attacks
             sources = [name.removeprefix("transfer:") for name in attacks if name.startswith("transfer:")]
             about = {**asked.about, "attacks": attacks, "radii": radii, "version": __version__}
+            about |= {
+                "contents": contents(asked.samples),
+                "model": weights.settings.model,
+                "width": weights.settings.width,
+            }
             about["sources"] = [digest(of_run(Path(source))) for source in sources]
             points = self.home / f"{self.name}.points.npy" if args.points else None
             self.ledger = FileLedger(self.home / f"{self.name}.partial.npz", about, points)
@@ -291,4 +298,7 @@ def _name(args: argparse.Namespace, weights: "Weights", question: "Question") ->
     parts += [f"{name}-{getattr(args, name)}" for name in OF_SETTINGS if getattr(args, name) is not None]
     parts += ["last-iterate"] if question.last_iterate else []
     parts += [f"curve-{args.curve}"] if args.curve else []
-    return "_".join("".join(c if c.isalnum() or c in ".+-" else "-" for c in part) for part in parts)
+    name = "_".join("".join(c if c.isalnum() or c in ".+-" else "-" for c in part) for part in parts)
+    if any(":" in attack for attack in question.attacks) or len(name) > LONGEST:  # may be cut, or like another
+        name = f"{name[:LONGEST]}_{hashlib.sha256(repr(parts).encode()).hexdigest()[:8]}"
+    return name

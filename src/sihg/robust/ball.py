@@ -104,6 +104,15 @@ class Ball:
             return LinfSet(low.clamp_(min=-self.eps), high.clamp_(max=self.eps))
         return L2Set(low, high, ((torch.zeros((), dtype=x.dtype, device=x.device), self.eps),))
 
+    def same_as(self, other: "Ball") -> bool:
+        """Whether both allow the same."""
+        if (self.eps, self.norm) != (other.eps, other.norm) or (self.bounds is None) != (other.bounds is None):
+            return False
+        return all(
+            bool((torch.as_tensor(a) == torch.as_tensor(b)).all())
+            for a, b in zip(self.bounds or (), other.bounds or (), strict=True)
+        )
+
     def clip(self, point: Tensor) -> Tensor:
         """`point` within the bounds, against the last bit of rounding."""
         if self.bounds is None:

@@ -84,7 +84,6 @@ def judge(
             broken = stages[-1].broken if stages else torch.zeros(len(samples), dtype=torch.bool)
             key = name if len(plan) == 1 else f"{name}: {part}"
             outcome = (ledger.known(key) if ledger else None) or Outcome.begin(part, broken)
-            outcome.remark = attack.remark(len(samples.classes))
             _attack(model, samples, attack, outcome, seed, progress(key, int(outcome.attacked.sum())), ledger, key)
             stages.append(outcome)
         outcomes.append(stages[0] if len(stages) == 1 else _joined(name, stages))
@@ -117,6 +116,7 @@ def _attack(
             ) from error
         check_points(key, attack.ball, x, verdict.x_adv, numbers)
         outcome.add(numbers, verdict, time.perf_counter() - begin)
+        outcome.remark = attack.remark(verdict.classes) if len(numbers) else ""
         if ledger:
             ledger.keep(key, outcome, numbers, verdict)
         progress(outcome.done)

@@ -76,6 +76,7 @@ class Evaluation:
             f"{row['attack']:<12} {100 * row['accuracy']:>10.2f}   {100 * row['low']:.2f} - {100 * row['high']:.2f}"
             for row in self.rows()
         ]
+        lines += [f"note: {one.attack}: {one.remark}" for one in self.outcomes if one.remark]
         lines += [f"{one.result}: {one.message}" for one in (*self.errors, *self.warnings)]
         return "\n".join(lines)
 
@@ -154,7 +155,7 @@ def planned(
 ) -> dict[str, Plan]:
     """What stands behind the names of attacks."""
     if isinstance(attacks, Mapping):
-        return {name: {name: _given(attack, ball)} for name, attack in attacks.items()}
+        return {name: {name: _given(name, attack, ball)} for name, attack in attacks.items()}
     names = [name.strip() for name in attacks.split(",")] if isinstance(attacks, str) else list(attacks)
     names = [name for name in dict.fromkeys(names) if name]
     if not names:
@@ -162,8 +163,10 @@ def planned(
     return {name: plan(name, ball, last_iterate=last_iterate, source=source) for name in names}
 
 
-def _given(attack: Attack | Callable[[Tensor, Tensor], Tensor], ball: Ball) -> Attack:
+def _given(name: str, attack: Attack | Callable[[Tensor, Tensor], Tensor], ball: Ball) -> Attack:
     if isinstance(attack, Attack):
+        if not (isinstance(attack, Natural) or attack.ball.same_as(ball)):
+            raise InputError(f"{name} attacks within {attack.ball}, not within {ball}: give both the same")
         return attack
     return Given(eps=ball.eps, norm=ball.norm, bounds=ball.bounds, function=attack)
 

@@ -5,6 +5,7 @@ import math
 import os
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from sihg.runs.files import write_whole
 
 EVERY = 5.0  # seconds between two writes
 ARRAYS = ("attacked", "broken", "prediction", "margin")
-PLAIN = ("attack", "passes", "forwards", "seconds", "done")
+PLAIN = ("attack", "passes", "forwards", "seconds", "done", "remark")
 
 
 class LedgerWarning(UserWarning):
@@ -48,7 +49,7 @@ class FileLedger:
         """Remember an outcome; the file follows every few seconds."""
         if self.points:
             self._keep_points(self.points, key, outcome, numbers, verdict.x_adv.detach().cpu())
-        self.outcomes[key] = outcome
+        self.outcomes[key] = replace(outcome, **{name: getattr(outcome, name).clone() for name in ARRAYS})
         if time.monotonic() - self.written >= EVERY:
             try:
                 self.write()

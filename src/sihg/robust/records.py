@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sihg.errors import InputError, UnknownNameError
 from sihg.robust import data as sources
@@ -20,6 +20,7 @@ from sihg.robust.cascade import Outcome, Progress, judge
 from sihg.robust.data.samples import Samples
 from sihg.robust.evaluate import Evaluation, check_model, check_range, checked_device, drawn, examine, planned, wilson
 from sihg.robust.ledger import FileLedger
+from sihg.robust.trust import State, before, whole
 from sihg.robust.weights import Weights, load, load_weights
 from sihg.runs.environment import environment
 from sihg.runs.files import write_text, write_whole
@@ -50,7 +51,9 @@ class Asked:
 
     def source(self, run: str) -> nn.Module:
         """The model of another run, to transfer from."""
-        return load(run).to(self.weights.settings.device)
+        model = load(run).to(self.weights.settings.device)
+        check_model(model, self.samples)
+        return model
 
     def answer(
         self, ledger: FileLedger | None = None, progress: Callable[[str, int], Progress] = lambda *_: lambda _done: None
@@ -88,9 +91,12 @@ class Asked:
                 stages |= {f"{eps:.12g} {part}": attack for part, attack in parts.items()}
             plans[name] = stages
         check_range(self.samples, Ball(radii[-1], self.ball.norm, self.ball.bounds))
+        state = State(self.model)
+        checks = [*before(self.model, self.samples, self.ball, question.seed), whole(len(self.samples), self.total)]
         outcomes = judge(self.model, self.samples, plans, seed=question.seed, progress=progress, ledger=ledger)
+        checks.append(state.check())
         rows = [_curve(one, radii) for one in outcomes]
-        return {**self.about, "eps": radii, "curves": rows}, outcomes
+        return {**self.about, "eps": radii, "curves": rows, "checks": [asdict(one) for one in checks]}, outcomes
 
 
 def ask(weights: Weights, question: Question, *, data_dir: Path | None = None) -> Asked:
@@ -99,8 +105,8 @@ def ask(weights: Weights, question: Question, *, data_dir: Path | None = None) -
     ball = Ball(settings.eps, settings.norm, settings.bounds)
     planned(question.attacks, ball, source=lambda _run: nn.Identity())  # before the data is read
     checked_device(settings.device)
-    whole = _samples(settings.data, question, data_dir or weights.data_dir)
-    samples = drawn(whole, question.samples, question.seed)
+    every = _samples(settings.data, question, data_dir or weights.data_dir)
+    samples = drawn(every, question.samples, question.seed)
     model = _model(weights, samples)
     about = {
         "weights": str(weights.source),
@@ -109,7 +115,7 @@ def ask(weights: Weights, question: Question, *, data_dir: Path | None = None) -
         "data": settings.data,
         "split": question.split,
         "samples": len(samples),
-        "of": len(whole),
+        "of": len(every),
         "seed": question.seed,
         "eps": settings.eps,
         "norm": settings.norm,
@@ -117,7 +123,7 @@ def ask(weights: Weights, question: Question, *, data_dir: Path | None = None) -
         "device": settings.device,
         "rule": "last iterate" if question.last_iterate else "any iterate",
     }
-    return Asked(model, samples, len(whole), ball, about, question, weights)
+    return Asked(model, samples, len(every), ball, about, question, weights)
 
 
 def digest(weights: Weights) -> str:
@@ -125,8 +131,17 @@ def digest(weights: Weights) -> str:
     found = hashlib.sha256()
     for name, value in sorted(weights.tensors.items()):
         found.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        found.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        found.update(_bytes(value))
     return found.hexdigest()
+
+
+def contents(samples: Samples) -> str:
+    """The SHA-256 of samples and labels."""
+    return hashlib.sha256(_bytes(samples.x) + _bytes(samples.y)).hexdigest()
+
+
+def _bytes(value: Tensor) -> bytes:
+    return value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def _samples(data: str, question: Question, data_dir: Path | None) -> Samples:

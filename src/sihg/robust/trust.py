@@ -78,7 +78,7 @@ class State:
         return {**dict(self.model.named_buffers()), **dict(self.model.named_parameters())}
 
 
-def before(model: nn.Module, samples: Samples, ball: Ball, seed: int, *, attacked: bool) -> Iterator[Check]:
+def before(model: nn.Module, samples: Samples, ball: Ball, seed: int, *, attacked: bool = True) -> Iterator[Check]:
     """What can be seen of the model itself, from a few samples; of gradients only where attacks follow."""
     some = subset(samples, min(FEW, max(LOOKED_AT, len(samples) // FEW)), seed)
     device = device_of(model)
@@ -102,7 +102,7 @@ def after(
     trained_with: str | None,
 ) -> Iterator[Check]:
     """What can be seen of the outcomes."""
-    yield _whole(len(samples), total)
+    yield whole(len(samples), total)
     yield _below_natural(plans, outcomes)
     yield _other_attack(plans, trained_with)
     yield _black_box(plans, outcomes)
@@ -264,7 +264,8 @@ def _has_gradient(model: nn.Module, samples: Samples) -> bool:
     return _slope(model, samples.floats().to(device), samples.y.to(device), each) is not None
 
 
-def _whole(n: int, total: int) -> Check:
+def whole(n: int, total: int) -> Check:
+    """Whether all samples were evaluated."""
     if n == total:
         return Check("all samples", "fine")
     return Check(
@@ -291,7 +292,7 @@ def _below_natural(plans: Mapping[str, Plan], outcomes: list[Outcome]) -> Check:
 
 
 def _other_attack(plans: Mapping[str, Plan], trained_with: str | None) -> Check:
-    attacks = [a for plan in plans.values() for a in plan.values() if not isinstance(a, Natural | Noise)]
+    attacks = [a for plan in plans.values() for a in plan.values() if not isinstance(a, Natural | Noise | Transfer)]
     if trained_with in (None, "natural") or not attacks:
         return Check("other attacks", "not run", "not trained against an attack" if attacks else "there is none")
     if all(isinstance(attack, PGD) for attack in attacks):
@@ -319,7 +320,7 @@ def _black_box(plans: Mapping[str, Plan], outcomes: list[Outcome]) -> Check:
             "black box", "not run", "needs an attack of several gradient steps and one of none, as in standard"
         )
     gain = int((torch.stack(black).any(0) & ~torch.stack(white).any(0) & ~natural).sum())
-    if gain <= CHANCE or gain <= BLACK_BOX_GAIN * len(natural):
+    if gain <= CHANCE // 2 or gain <= BLACK_BOX_GAIN * len(natural):
         return Check("black box", "fine")
     return Check(
         "black box",

@@ -102,10 +102,9 @@ def plain_apgd(attack: APGD, model: nn.Module, x: Tensor, y: Tensor, seed: int) 
     verdicts, passes = [], 0
     for row in range(len(x)):
         label = int(y[row])
-        targets, broken = [label], False
+        clean = model(x[row : row + 1])[0]
+        targets, broken = [label], int(clean.argmax()) != label
         if attack.loss == "dlr-t":
-            clean = model(x[row : row + 1])[0]
-            broken = int(clean.argmax()) != label
             targets = [t for t in clean.argsort(descending=True).tolist() if t != label][: attack.targets]
         runs = [(target, r) for target in targets for r in range(attack.restarts)]
         for number, (target, _) in enumerate(runs):

@@ -21,11 +21,11 @@ class Steadfast(nn.Module):
 
 
 def deltas(norm: str, x: Tensor, seed: int = 0, *, draws: int = 10, eps: float = 0.2) -> list[Tensor]:
-    """The deltas of all looks, one after the other."""
+    """The deltas of all looks, one after the other, after that at x itself."""
     model = Steadfast()
     with watched(model) as points:
         Noise(eps=eps, norm=norm, bounds=None, draws=draws).run(model, x, torch.zeros(len(x), dtype=torch.int64), seed)
-    return [point - x for point in points.inputs]
+    return [point - x for point in points.inputs[1:]]
 
 
 def test_draws_fill_the_box_and_its_corners() -> None:
@@ -89,10 +89,10 @@ def test_a_fragile_model_falls_and_each_look_is_counted() -> None:
     with watched(model) as points:
         found = Noise(eps=0.1).run(model, x, y)
     assert bool(found.broken.all())
-    assert (found.passes, found.forwards) == (0, 100)
-    assert points.rows == [100]
+    assert (found.passes, found.forwards) == (0, 200)
+    assert points.rows == [100, 100]
     holding = Noise(eps=0.1, draws=4).run(Steadfast(), x, y)
-    assert (int(holding.broken.sum()), holding.passes, holding.forwards) == (0, 0, 2 * 4 * 100)
+    assert (int(holding.broken.sum()), holding.passes, holding.forwards) == (0, 0, 100 + 2 * 4 * 100)
 
 
 def test_no_draws_are_refused() -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sihg.errors import InputError
-from sihg.robust.attacks import FGSM, PGD, Attack
+from sihg.robust.attacks import APGD, FAB, FGSM, PGD, Attack
 from sihg.robust.attacks import attack as base
 from sihg.robust.ball import Bounds
 from sihg.robust.data.batches import batches
@@ -366,3 +366,31 @@ def test_a_model_whose_output_is_none() -> None:
 def test_settings_that_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         PGD(**{"eps": 0.1, **settings})
+
+
+class Brightness(nn.Module):
+    """Sees the sum of the values alone, so that its gradient is one number for all of them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        bright = x.flatten(1).sum(1, keepdim=True) / 32 - 1
+        return torch.cat([-bright, bright], 1)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("kind", [PGD, APGD, FAB])
+def test_a_gradient_that_is_expanded(kind: type[Attack], norm: str) -> None:
+    x, _ = samples(30)
+    y = Brightness()(x).argmax(1)
+    verdict = kind(eps={"linf": 0.02, "l2": 0.16}[norm], norm=norm).run(Brightness(), x, y)
+    assert torch.equal(Brightness()(verdict.x_adv).argmax(1) != y, verdict.broken)
+    assert mixed(verdict.broken)
+
+
+def test_a_gradient_that_is_no_number() -> None:
+    class Rooted(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            root = (x[:, 0] - x[:, 0].detach()).abs().sqrt()[:, None]  # 0, with an infinite slope
+            return torch.cat([root, 1 - root], 1)
+
+    with pytest.raises(InputError, match="the model's gradient at row 0 is not finite: look for a root, a logarithm"):
+        PGD(eps=0.1)(Rooted(), X, Y.clamp(max=1))

@@ -46,8 +46,8 @@ class APGD(Attack):
     def search(self, search: Search, seed: int) -> None:
         """Run after run, each on those that hold."""
         targets: tuple[Tensor | None, ...] = (None,)
+        logits = search.begin()
         if self.loss == "dlr-t":
-            search.keep(search.rows, search.rows.x, logits := search.look(search.rows, search.rows.x))
             targets = others(logits, search.rows.y).unbind(1)[: self.targets]
         for number, target in enumerate(target for target in targets for _ in range(self.restarts)):
             rows = search.left()
@@ -163,7 +163,6 @@ class Run:
         self.halved = (self.rises < RHO * length) | stuck
         self.checked, self.rises = self.best_loss.clone(), torch.zeros_like(self.rises)
         back = self.halved.nonzero().flatten()
-        self.delta = self.delta.clone()  # which is also the next step's previous
         self.delta[back], self.g[back], self.loss[back] = self.best[back], self.best_g[back], self.best_loss[back]
         self.step[back] /= 2
 

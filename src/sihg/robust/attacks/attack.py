@@ -14,7 +14,7 @@ from sihg.robust.ball import Ball, Bounds, Feasible
 from sihg.robust.passes import Loss, evaluating
 
 DRAWN = 64  # rows whose draws come from one generator, so that draws do not depend on what is attacked at once
-SLACK = 1e-5  # of eps and of the samples' size: what rounding may add to a distance
+SLACK = 1e-5  # of eps: what rounding may add to a distance
 VALUES, MOST = 400_000, 1024  # values of x, and rows, attacked at once: by measurement, see benchmarks/attack_speed.py
 
 
@@ -31,6 +31,7 @@ class Verdict:
     margin: Tensor  # at x_adv: the logit of the label minus the largest other one
     passes: int  # forward and backward passes of one sample
     forwards: int  # forward passes of one sample without a backward one
+    classes: int  # that the model tells apart
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,11 +70,17 @@ class Search:
         self.broken = torch.zeros(len(rows), dtype=torch.bool, device=rows.x.device)
         self.prediction = rows.y.clone()
         self.margin = torch.full_like(rows.y, math.inf, dtype=rows.x.dtype)
-        self.passes = self.forwards = 0
+        self.passes = self.forwards = self.classes = 0
 
     def left(self) -> Rows:
         """The rows that hold so far."""
         return self.rows.keep(~self.broken) if bool(self.broken.any()) else self.rows
+
+    def begin(self) -> Tensor:
+        """Look at the samples as they are, which counts; the logits."""
+        logits = self.look(self.rows, self.rows.x)
+        self.keep(self.rows, self.rows.x, logits)
+        return logits
 
     def look(self, rows: Rows, point: Tensor) -> Tensor:
         """The logits at `point`."""
@@ -90,6 +97,7 @@ class Search:
             checked(logits, rows)
             losses = loss(logits, rows.y)
             (g,) = torch.autograd.grad(losses.sum(), point)
+        g = g.contiguous() if 0 in g.stride() else g  # one that is expanded could not be changed in place
         if not bool(torch.isfinite(g).all()):
             row = int((~torch.isfinite(g.flatten(1)).all(1)).nonzero()[0])
             raise NotFiniteError(
@@ -100,6 +108,7 @@ class Search:
 
     def keep(self, rows: Rows, point: Tensor, logits: Tensor) -> None:
         """Note `point` where it is misclassified, or its margin is smaller than what is known of the row."""
+        self.classes = logits.shape[1]
         prediction, margin = logits.argmax(1), margins(logits, rows.y).to(self.margin)
         better = (prediction != rows.y) | (margin < self.margin[rows.place])
         place = rows.place[better]
@@ -166,6 +175,7 @@ class Attack(ABC):
             torch.cat([one.margin for one in found]),
             sum(one.passes for one in found),
             sum(one.forwards for one in found),
+            max(one.classes for one in found),
         )
 
     def remark(self, classes: int) -> str:  # noqa: ARG002
@@ -254,8 +264,10 @@ def check_points(name: str, ball: Ball, x: Tensor, x_adv: Tensor, numbers: Tenso
         raise InputError(f"{name} gives a point that is not finite for row {int(numbers[row])}: mend the attack")
     order = math.inf if ball.norm == "linf" else 2
     far = torch.linalg.vector_norm((x_adv - x).flatten(1), ord=order, dim=1)
-    if len(x) and float(far.max()) > ball.eps + SLACK * (ball.eps + float(x.abs().max())):
-        row = int(far.argmax())
+    sizes = torch.linalg.vector_norm(x.flatten(1), ord=order, dim=1)
+    over = far - ball.eps * (1 + SLACK) - 8 * torch.finfo(x.dtype).eps * sizes
+    if len(x) and float(over.max()) > 0:
+        row = int(over.argmax())
         raise InputError(
             f"{name} gives a point {float(far[row]):g} from row {int(numbers[row])}, more than eps {ball.eps:g}: "
             "mend the attack, or give the eps it has"

@@ -42,10 +42,7 @@ class FAB(Attack):
 
     def search(self, search: Search, seed: int) -> None:
         """R runs for each target, each on those that hold."""
-        rows = search.rows
-        logits = search.look(rows, rows.x)
-        search.keep(rows, rows.x, logits)
-        targets = others(logits, rows.y)[:, : self.targets]
+        targets = others(search.begin(), search.rows.y)[:, : self.targets]
         for run in range(targets.shape[1] * self.restarts):
             rows = search.left()
             if not len(rows):

@@ -21,7 +21,7 @@ class Given(Attack):
         rows = search.rows
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
             torch.manual_seed(seed)
-            point = self.function(rows.x.clone(), rows.y)
+            point = self.function(rows.x.clone(), rows.y.clone())
         if not isinstance(point, Tensor) or point.shape != rows.x.shape:
             found = tuple(point.shape) if isinstance(point, Tensor) else type(point).__name__
             raise InputError(f"an attack of yours gives {found} for samples of shape {tuple(rows.x.shape)}: give x_adv")

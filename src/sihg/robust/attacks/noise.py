@@ -21,6 +21,7 @@ class Noise(Attack):
 
     def search(self, search: Search, seed: int) -> None:
         """Look after look, each at those that hold."""
+        search.begin()
         for number in range(2 * self.draws):
             rows = search.left()
             if not len(rows):

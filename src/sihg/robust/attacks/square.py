@@ -12,7 +12,8 @@ from torch import Tensor
 from sihg.errors import InputError
 from sihg.robust.attacks.attack import Attack, Rows, Search, check_counts, margins
 
-HALVED = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # of 10,000 queries: after which p halves
+QUERIES = 5000  # AutoAttack's
+HALVED = (10, 50, 200, 500, 1000, 2000, 4000)  # of so many, after which p halves
 TILES = 5  # along each side of the sample, at the start of the L2 search
 AHEAD = 512  # numbers drawn for a row at once
 
@@ -31,7 +32,7 @@ class Square(Attack):
     larger than the sample is high or wide, the window is a rectangle of about the same area.
     """
 
-    queries: int = 5000
+    queries: int = QUERIES
     restarts: int = 1
     p_init: float = 0.8
 
@@ -45,6 +46,7 @@ class Square(Attack):
 
     def search(self, search: Search, seed: int) -> None:
         """R runs, each on those that hold."""
+        search.begin()
         for run in range(self.restarts):
             rows = search.left()
             if not len(rows):
@@ -71,7 +73,7 @@ class Square(Attack):
 
     def _sides(self, query: int, h: int, w: int) -> tuple[int, int]:
         """The window's height and width; for L2 they are odd and at least 3, where there is room."""
-        p = self.p_init / 2 ** sum(10_000 * query // self.queries > bound for bound in HALVED)
+        p = self.p_init / 2 ** sum(QUERIES * query // self.queries > bound for bound in HALVED)
 
         def length(exact: float) -> int:
             return max(1, round(exact)) if self.norm == "linf" else max(3, round(exact)) | 1
