@@ -128,4 +128,4 @@ def test_evaluating_uses_the_running_statistics() -> None:
 
 def test_an_unknown_mode() -> None:
     with pytest.raises(UnknownNameError, match="unknown statistics 'none': choose from batch, running"):
-        inner_mode(net("bn"), "none")
+        inner_mode(net("bn"), "none").__enter__()

@@ -1,7 +1,7 @@
 """The verbs that methods and attacks share: gradients in the input, ascent, the pass that trains, scoped modes."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from sihg.errors import UnknownNameError
 from sihg.robust.ball import Feasible
+from sihg.robust.first_layer import quick_input_gradients
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Slope = Callable[[Tensor], Tensor]
@@ -52,11 +53,13 @@ def descend(model: nn.Module, point: Tensor, y: Tensor, size: int) -> tuple[Tens
     return loss.detach(), logits.detach()
 
 
-def inner_mode(model: nn.Module, statistics: str) -> AbstractContextManager[None]:
-    """How batch normalisation runs during an ascent: with the batch's statistics or with the running ones."""
+@contextmanager
+def inner_mode(model: nn.Module, statistics: str) -> Iterator[None]:
+    """An ascent: batch normalisation takes the batch's statistics or the running ones, weights get no gradient."""
     if statistics not in STATISTICS:
         raise UnknownNameError("statistics", statistics, list(STATISTICS))
-    return STATISTICS[statistics](model)
+    with STATISTICS[statistics](model), quick_input_gradients(model):
+        yield
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from sihg.errors import InputError, UnknownNameError
 from sihg.robust.ball import Feasible, L2Set, LinfSet
 from sihg.robust.data.batches import Batch
 from sihg.robust.methods.threat import Log, Optimizer, Threat, check_positive, check_steps, log, option
-from sihg.robust.passes import evaluating, gradient, summed
+from sihg.robust.passes import gradient, inner_mode, summed
 
 
 @dataclass(kw_only=True)
@@ -46,7 +46,7 @@ class DAT(Threat):
         """Train on one batch."""
         feasible, eps = self.ball(batch)
         delta = self.start(batch, feasible, eps)
-        with evaluating(model):
+        with inner_mode(model, "running"):
             passes = self._ascend(model, batch, delta, feasible, eps)
         optimizer.zero_grad()
         logits = model(batch.x + delta)

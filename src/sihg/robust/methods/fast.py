@@ -6,7 +6,7 @@ from torch import nn
 
 from sihg.robust.data.batches import Batch
 from sihg.robust.methods.threat import Log, Optimizer, Threat, check_positive, option, train_on
-from sihg.robust.passes import frozen_statistics, slope
+from sihg.robust.passes import inner_mode, slope
 
 
 @dataclass(kw_only=True)
@@ -23,6 +23,6 @@ class FastAT(Threat):
         """Train on one batch."""
         feasible, eps = self.ball(batch)
         delta = self.start(batch, feasible, eps)
-        with frozen_statistics(model):
+        with inner_mode(model, "batch"):
             feasible.climb_(delta, slope(model, batch.x, batch.y)(delta), self.alpha * eps)
         return train_on(model, batch, batch.x + delta, optimizer, passes=len(delta))

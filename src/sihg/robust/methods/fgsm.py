@@ -7,7 +7,7 @@ from torch import nn
 
 from sihg.robust.data.batches import Batch
 from sihg.robust.methods.threat import Log, Optimizer, Threat, train_on
-from sihg.robust.passes import frozen_statistics, slope
+from sihg.robust.passes import inner_mode, slope
 
 
 @dataclass(kw_only=True)
@@ -18,6 +18,6 @@ class FGSMAT(Threat):
         """Train on one batch."""
         feasible, eps = self.ball(batch)
         delta = torch.zeros_like(batch.x)
-        with frozen_statistics(model):
+        with inner_mode(model, "batch"):
             feasible.climb_(delta, slope(model, batch.x, batch.y)(delta), eps)
         return train_on(model, batch, batch.x + delta, optimizer, passes=len(delta))

@@ -9,7 +9,7 @@ from torch.nn.functional import kl_div, log_softmax
 from sihg.errors import InputError
 from sihg.robust.data.batches import Batch
 from sihg.robust.methods.threat import Log, Optimizer, Threat, check_positive, check_steps, log, option
-from sihg.robust.passes import ascend, evaluating, gradient, summed
+from sihg.robust.passes import ascend, gradient, inner_mode, summed
 
 
 @dataclass(kw_only=True)
@@ -37,7 +37,7 @@ class TRADES(Threat):
         noise = torch.randn(shape, generator=batch.draw("start"), dtype=batch.x.dtype)[batch.part].to(batch.x.device)
         delta = feasible.project_(noise.mul_(0.001))
         eta = self.step_size or 2.5 * eps / self.steps
-        with evaluating(model):
+        with inner_mode(model, "running"):
             with torch.no_grad():
                 clean = log_softmax(model(batch.x), 1)
             loss = lambda logits, _y: divergence(clean, logits)  # noqa: E731

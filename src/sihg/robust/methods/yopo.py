@@ -9,7 +9,7 @@ from sihg.errors import UnknownNameError
 from sihg.robust.data.batches import Batch
 from sihg.robust.methods.threat import Log, Optimizer, Threat, check_positive, check_steps, log, option
 from sihg.robust.models import split
-from sihg.robust.passes import Slope, ascend, frozen_statistics, summed
+from sihg.robust.passes import Slope, ascend, frozen_statistics, inner_mode, summed
 
 
 @dataclass(kw_only=True)
@@ -53,9 +53,10 @@ class YOPO(Threat):
             p = out.grad / share  # the adjoint of the summed loss
             if stem_learns and self.stem_gradient == "both":
                 features.backward(p * share)
-            with frozen_statistics(stem):
+            with inner_mode(stem, "batch"):
                 ascend(_through(stem, batch.x, p), delta, feasible, self.step_size or eps / 4, self.inner)
-                if stem_learns:
+            if stem_learns:
+                with frozen_statistics(stem):
                     stem(batch.x + delta).backward(p * share)
         optimizer.step()
         return log(loss.detach(), logits.detach(), batch.y, passes=self.outer * len(delta))

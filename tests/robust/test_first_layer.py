@@ -1,0 +1,93 @@
+"""The quick gradient in the input equals torch's own, and leaves the model as it was."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from sihg.robust import models
+from sihg.robust.first_layer import quick_input_gradients
+
+
+def slope(model: nn.Module, x: Tensor) -> Tensor:
+    point = x.clone().requires_grad_()
+    (g,) = torch.autograd.grad(model(point).square().sum(), point)
+    return g
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding"), [(3, 2, 1), (3, 1, 1), (5, 1, 2), (4, 2, 1), ((3, 5), (2, 1), (1, 0)), (1, 1, 0)]
+)
+@pytest.mark.parametrize("bias", [True, False])
+def test_gradient_is_torchs(layout: torch.memory_format, kernel: Any, stride: Any, padding: Any, bias: Any) -> None:
+    torch.manual_seed(0)
+    conv = nn.Conv2d(1, 6, kernel, stride, padding, bias=bias).double()
+    model = nn.Sequential(conv, nn.ReLU(), nn.Conv2d(6, 4, 3)).double().to(memory_format=layout)  # type: ignore[call-overload]
+    x = torch.rand(5, 1, 13, 17, dtype=torch.float64)
+    expected = slope(model, x)
+    with quick_input_gradients(model):
+        found = slope(model, x)
+        assert "_Product" in type(conv(x.clone().requires_grad_()).grad_fn).__name__
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_the_output_is_the_models_to_the_bit() -> None:
+    model = models.build("small-cnn", (1, 28, 28), 10, seed=0)
+    x = torch.rand(7, 1, 28, 28)
+    expected = model(x)
+    with quick_input_gradients(model):
+        assert torch.equal(model(x.clone().requires_grad_()), expected)
+
+
+def test_afterwards_weights_learn_again() -> None:
+    model = models.build("small-cnn", (1, 8, 8), 10, seed=0)
+    x, y = torch.rand(4, 1, 8, 8), torch.arange(4)
+    with pytest.raises(ZeroDivisionError), quick_input_gradients(model):
+        raise ZeroDivisionError
+    assert not any("forward" in vars(module) for module in model.modules())
+    cross_entropy(model(x), y).backward()
+    assert all(weight.grad is not None for weight in model.parameters())
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv2d(3, 6, 3),
+        nn.Conv2d(1, 6, 3, dilation=2),
+        nn.Conv2d(1, 6, 3, padding="same"),
+        nn.Conv2d(1, 6, 3, padding=1, padding_mode="reflect"),
+        type("Own", (nn.Conv2d,), {})(1, 6, 3),
+    ],
+    ids=["three channels", "dilation", "same", "reflect", "subclass"],
+)
+def test_other_convolutions_are_left_alone(layer: nn.Module) -> None:
+    with quick_input_gradients(nn.Sequential(layer)):
+        assert "forward" not in vars(layer)
+
+
+def test_a_forward_of_the_users_own_is_left_alone() -> None:
+    conv = nn.Conv2d(1, 2, 3)
+    own = conv.__dict__["forward"] = nn.Identity()
+    with quick_input_gradients(conv):
+        assert conv.forward is own
+    assert conv.forward is own
+
+
+def test_a_compiled_model_is_left_alone() -> None:
+    class Compiled(nn.Module):  # what torch.compile gives, without its time
+        def __init__(self) -> None:
+            super().__init__()
+            self._orig_mod = nn.Conv2d(1, 2, 3)
+
+    model = Compiled()
+    with quick_input_gradients(model):
+        assert "forward" not in vars(model._orig_mod)
+
+
+def test_a_single_image_without_a_batch_still_passes() -> None:
+    conv, x = nn.Conv2d(1, 2, 3), torch.rand(1, 6, 6, requires_grad=True)
+    with quick_input_gradients(conv):
+        assert conv(x).shape == (2, 4, 4)
