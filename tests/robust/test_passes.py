@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from sihg.errors import UnknownNameError
+from sihg.errors import InputError, UnknownNameError
 from sihg.robust.ball import Ball
 from sihg.robust.passes import ascend, descend, evaluating, frozen_statistics, gradient, inner_mode, slope, summed
 from tests.robust.methods.nets import gradients, net, samples, watched
@@ -129,3 +129,9 @@ def test_evaluating_uses_the_running_statistics() -> None:
 def test_an_unknown_mode() -> None:
     with pytest.raises(UnknownNameError, match="unknown statistics 'none': choose from batch, running"):
         inner_mode(net("bn"), "none").__enter__()
+
+
+@pytest.mark.parametrize(("labels", "found"), [([0, 10], "from 0 to 10"), ([-1, 3], "from -1 to 3")])
+def test_a_label_without_an_output(labels: list[int], found: str) -> None:
+    with pytest.raises(InputError, match=f"labels go {found}, but the model has 10 outputs: labels count from 0"):
+        summed(torch.zeros(2, 10), torch.tensor(labels))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from sihg.errors import UnknownNameError
+from sihg.errors import InputError, UnknownNameError
 from sihg.robust.ball import Feasible
 from sihg.robust.first_layer import quick_input_gradients
 
@@ -22,7 +22,13 @@ def each(logits: Tensor, y: Tensor) -> Tensor:
 
 def summed(logits: Tensor, y: Tensor) -> Tensor:
     """The cross-entropies of a batch, added up: each row's gradient is that of its own loss."""
-    return cross_entropy(logits, y, reduction="sum")
+    try:
+        return cross_entropy(logits, y, reduction="sum")
+    except IndexError:
+        raise InputError(
+            f"labels go from {int(y.min())} to {int(y.max())}, but the model has {logits.shape[1]} outputs: labels "
+            "count from 0"
+        ) from None
 
 
 def gradient(model: nn.Module, point: Tensor, y: Tensor, loss: Loss = summed) -> Tensor:
