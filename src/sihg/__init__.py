@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sihg.robust.attacks import FAB as FAB
     from sihg.robust.attacks import FGSM as FGSM
     from sihg.robust.attacks import PGD as PGD
+    from sihg.robust.attacks import Certified as Certified
     from sihg.robust.attacks import Noise as Noise
     from sihg.robust.attacks import Square as Square
     from sihg.robust.attacks import Transfer as Transfer
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from sihg.robust.memory import PerturbationMemory as PerturbationMemory
     from sihg.robust.methods import DAT as DAT
     from sihg.robust.methods import FGSMAT as FGSMAT
+    from sihg.robust.methods import IBP as IBP
     from sihg.robust.methods import MSIHG as MSIHG
     from sihg.robust.methods import PGDAT as PGDAT
     from sihg.robust.methods import TRADES as TRADES
@@ -36,8 +38,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_ATTACKS = ("APGD", "FAB", "FGSM", "PGD", "Noise", "Square", "Transfer")
-_METHODS = ("DAT", "FGSMAT", "MSIHG", "PGDAT", "TRADES", "YOPO", "FastAT", "FreeAT", "Natural")
+_ATTACKS = ("APGD", "FAB", "FGSM", "PGD", "Certified", "Noise", "Square", "Transfer")
+_METHODS = ("DAT", "FGSMAT", "IBP", "MSIHG", "PGDAT", "TRADES", "YOPO", "FastAT", "FreeAT", "Natural")
 _HOMES = {
     "HybridGradient": "sihg.core.hybrid",
     "Problem": "sihg.minimax",

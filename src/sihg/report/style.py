@@ -45,6 +45,7 @@ TRAINING = {
     "natural": LOOKS["eg+"],
     "yopo": LOOKS["optimistic"],
     "trades": OTHERS[1],
+    "ibp": OTHERS[2],
 }
 
 SETTINGS = {

@@ -31,6 +31,7 @@ class Outcome:
     seconds: float = 0.0
     done: int = 0  # of those to be attacked
     remark: str = ""
+    proof: bool = False  # whether the others are proven to hold, and the broken ones may
     stages: tuple["Outcome", ...] = field(default=())
 
     @classmethod
@@ -84,6 +85,7 @@ def judge(
             broken = stages[-1].broken if stages else torch.zeros(len(samples), dtype=torch.bool)
             key = name if len(plan) == 1 else f"{name}: {part}"
             outcome = (ledger.known(key) if ledger else None) or Outcome.begin(part, broken)
+            outcome.proof = attack.proves
             _attack(model, samples, attack, outcome, seed, progress(key, int(outcome.attacked.sum())), ledger, key)
             stages.append(outcome)
         outcomes.append(stages[0] if len(stages) == 1 else _joined(name, stages))
@@ -140,6 +142,7 @@ def _joined(name: str, stages: list[Outcome]) -> Outcome:
         sum(one.seconds for one in stages),
         len(last.broken),
         "; ".join(f"{one.attack}: {one.remark}" for one in stages if one.remark),
+        last.proof,
         tuple(stages),
     )
 

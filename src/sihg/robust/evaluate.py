@@ -36,8 +36,9 @@ class Evaluation:
 
     @property
     def broken(self) -> Tensor:
-        """Which samples do not hold under some attack."""
-        return torch.stack([one.broken for one in self.outcomes]).any(0)
+        """Which samples do not hold under some attack; where none was asked for, which are not proven to."""
+        attacks = [one.broken for one in self.outcomes if not one.proof]
+        return torch.stack(attacks or [one.broken for one in self.outcomes]).any(0)
 
     @property
     def accuracy(self) -> float:
@@ -63,12 +64,12 @@ class Evaluation:
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each attack, and for all of them where there are several."""
-        rows = [_row(one) for one in self.outcomes]
-        if sum(one.attack != "natural" for one in self.outcomes) > 1:
+        rows = [_row(one) for one in self.outcomes if not one.proof]
+        if sum(row["attack"] != "natural" for row in rows) > 1:
             n, held = len(self.broken), int((~self.broken).sum())
             costs = {key: sum(row[key] for row in rows) for key in ("passes", "forwards", "seconds")}
             rows.append({"attack": "all", **_share(held, n), **_per_sample(costs, n)})
-        return rows
+        return rows + [_row(one) for one in self.outcomes if one.proof]
 
     def __str__(self) -> str:
         lines = [f"{'attack':<12} accuracy %   95 % interval   ({shown(self.ball)}, {len(self.broken)} samples)"]

@@ -20,7 +20,7 @@ from sihg.runs.files import write_whole
 
 EVERY = 5.0  # seconds between two writes
 ARRAYS = ("attacked", "broken", "prediction", "margin")
-PLAIN = ("attack", "passes", "forwards", "seconds", "done", "remark")
+PLAIN = ("attack", "passes", "forwards", "seconds", "done", "remark", "proof")
 
 
 class LedgerWarning(UserWarning):
@@ -62,10 +62,12 @@ class FileLedger:
         if self._mapped is None:
             self._mapped = _mapped(path, (n, *x_adv.shape[1:]), x_adv.numpy().dtype, fresh=not self.outcomes)
         broken, least = torch.zeros(n, dtype=torch.bool), torch.full((n,), math.inf)
-        for one in (one for other, one in self.outcomes.items() if other != key):
+        for one in (one for other, one in self.outcomes.items() if other != key and not one.proof):
             broken |= one.attacked & one.broken
             least = torch.fmin(least, one.margin)
         better = ~broken & (outcome.broken | ~(outcome.margin >= least))
+        if outcome.proof:  # finds nothing: the sample itself, until an attack does
+            better = ~broken & least.isinf()
         mine = better[numbers]
         self._mapped[numbers[mine].numpy()] = x_adv[mine].numpy()
 

@@ -51,10 +51,15 @@ def ascend(slope: Slope, delta: Tensor, feasible: Feasible, step: float, steps: 
     return delta
 
 
-def descend(model: nn.Module, point: Tensor, y: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """The pass that trains: add the weight gradient of sum(loss) / size; give the summed loss and the logits."""
+def descend(
+    model: nn.Module, point: Tensor, y: Tensor, size: int, mixed: Callable[[Tensor], Tensor] = lambda loss: loss
+) -> tuple[Tensor, Tensor]:
+    """The pass that trains: add the weight gradient of sum(loss) / size; give the summed loss and the logits.
+
+    `mixed` may make another summed loss of it.
+    """
     logits = model(point)
-    loss = summed(logits, y)
+    loss = mixed(summed(logits, y))
     (loss / size).backward()
     return loss.detach(), logits.detach()
 

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, product
 
 import torch
 from torch import Tensor, nn
@@ -103,6 +103,11 @@ def after(
 ) -> Iterator[Check]:
     """What can be seen of the outcomes."""
     yield whole(len(samples), total)
+    yield from _proof(outcomes)
+    outcomes = [one for one in outcomes if not one.proof]
+    plans = {one.attack: plans[one.attack] for one in outcomes}
+    if not outcomes:
+        return
     yield _below_natural(plans, outcomes)
     yield _other_attack(plans, trained_with)
     yield _black_box(plans, outcomes)
@@ -273,6 +278,20 @@ def whole(n: int, total: int) -> Check:
         "warning",
         f"{n} of {total} samples were evaluated: such a figure is for orientation, leave out --samples to publish it",
     )
+
+
+def _proof(outcomes: list[Outcome]) -> Iterator[Check]:
+    proofs, attacks = ([one for one in outcomes if one.proof is proof] for proof in (True, False))
+    for proof, attack in product(proofs, attacks):
+        both = int((~proof.broken & attack.broken).sum())
+        yield Check(
+            f"proof: {attack.attack}",
+            "error" if both else "fine",
+            f"{attack.attack} breaks {both} samples that {proof.attack} proves to hold: the model's forward does more "
+            "than its layers say, or one of both is wrong"
+            if both
+            else "",
+        )
 
 
 def _below_natural(plans: Mapping[str, Plan], outcomes: list[Outcome]) -> Check:

@@ -11,7 +11,7 @@ from sihg.robust.methods import METHODS, build_method, hyperparameters
 from tests.robust.methods.nets import net, one_batch, sgd, weights
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "ibp"])  # which is for linf, without such layers
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_every_method_trains_any_norm_without_bounds_and_repeats(name: str, norm: str, dtype: torch.dtype) -> None:

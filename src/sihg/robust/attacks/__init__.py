@@ -2,6 +2,7 @@
 
 from sihg.robust.attacks.apgd import APGD
 from sihg.robust.attacks.attack import Attack, Verdict
+from sihg.robust.attacks.certified import Certified
 from sihg.robust.attacks.fab import FAB
 from sihg.robust.attacks.fgsm import FGSM
 from sihg.robust.attacks.given import Given
@@ -11,4 +12,17 @@ from sihg.robust.attacks.pgd import PGD
 from sihg.robust.attacks.square import Square
 from sihg.robust.attacks.transfer import Transfer
 
-__all__ = ["APGD", "FAB", "FGSM", "PGD", "Attack", "Given", "Natural", "Noise", "Square", "Transfer", "Verdict"]
+__all__ = [
+    "APGD",
+    "FAB",
+    "FGSM",
+    "PGD",
+    "Attack",
+    "Certified",
+    "Given",
+    "Natural",
+    "Noise",
+    "Square",
+    "Transfer",
+    "Verdict",
+]

@@ -4,6 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -132,6 +133,7 @@ class Attack(ABC):
     norm: str = "linf"
     bounds: Bounds = (0.0, 1.0)
     ball: Ball = field(init=False, repr=False)
+    proves: ClassVar[bool] = False  # rather the other way round: what it does not break is proven to hold
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ball", Ball(self.eps, self.norm, self.bounds))

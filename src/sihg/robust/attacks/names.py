@@ -9,6 +9,7 @@ from torch import nn
 from sihg.errors import InputError, UnknownNameError
 from sihg.robust.attacks.apgd import APGD
 from sihg.robust.attacks.attack import Attack
+from sihg.robust.attacks.certified import Certified
 from sihg.robust.attacks.fab import FAB
 from sihg.robust.attacks.fgsm import FGSM
 from sihg.robust.attacks.natural import Natural
@@ -21,7 +22,7 @@ from sihg.robust.ball import Ball
 Plan = Mapping[str, Attack]  # attacks by name; each sees what the ones before left
 FORMS = (
     *("natural", "fgsm", "pgd-T[-R]", "apgd-ce[-T[-R]]", "apgd-t[-T[-R]]", "fab-t[-T[-R]]", "square[-Q[-R]]"),
-    *("noise[-N]", "transfer:RUN", "standard"),
+    *("noise[-N]", "transfer:RUN", "standard", "certified"),
 )
 STANDARD = ("apgd-ce", "apgd-t", "fab-t", "square")
 
@@ -42,6 +43,8 @@ def attack(
     within: dict[str, Any] = {"eps": ball.eps, "norm": ball.norm, "bounds": ball.bounds}
     if name == "natural":
         return Natural()
+    if name == "certified":
+        return Certified(**within)
     if name == "fgsm":
         return FGSM(**within, last_iterate=last_iterate)
     if name.startswith("transfer:"):

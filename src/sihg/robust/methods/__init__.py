@@ -8,6 +8,7 @@ from sihg.robust.methods.dat import DAT
 from sihg.robust.methods.fast import FastAT
 from sihg.robust.methods.fgsm import FGSMAT
 from sihg.robust.methods.free import FreeAT
+from sihg.robust.methods.ibp import IBP
 from sihg.robust.methods.msi_hg import MSIHG
 from sihg.robust.methods.natural import Natural
 from sihg.robust.methods.pgd import PGDAT
@@ -24,12 +25,14 @@ METHODS: dict[str, type[Any]] = {
     "dat": DAT,
     "yopo": YOPO,
     "trades": TRADES,
+    "ibp": IBP,
     "msi-hg": MSIHG,
 }
 
 __all__ = [
     "DAT",
     "FGSMAT",
+    "IBP",
     "METHODS",
     "MSIHG",
     "PGDAT",

@@ -10,7 +10,17 @@ from sihg.robust.ball import Feasible
 from sihg.robust.data.augment import Move
 from sihg.robust.data.batches import Batch
 from sihg.robust.memory import PerturbationMemory
-from sihg.robust.methods.threat import Log, Optimizer, Threat, check_positive, check_steps, option, train_on
+from sihg.robust.methods.threat import (
+    Log,
+    Optimizer,
+    Threat,
+    check_interval,
+    check_positive,
+    check_share,
+    check_steps,
+    option,
+    train_on,
+)
 from sihg.robust.passes import STATISTICS, Slope, ascend, inner_mode, slope
 
 
@@ -32,6 +42,7 @@ class MSIHG(Threat):
     step_size: float | None = option(None, "length of an ascent step (default 2.5 eps / T, eps as ramped)")
     noise: float | None = option(None, "radius of the noise added to the stored perturbation (default tau)")
     fresh: float = option(0.0, "share of the samples, drawn anew each time, whose search starts anywhere in the ball")
+    interval: float = option(0.0, "share of the loss taken at interval bounds of the ball; grows with the ramp")
     implicit: str = option("sign", "the ascent: sign (the paper's surrogate) or proximal (the literal implicit step)")
     statistics: str = option("batch", "batch normalisation in the ascent: batch (not kept) or running")
     augment_delta: str = option(
@@ -50,10 +61,8 @@ class MSIHG(Threat):
         check_positive(self.step_size, "step_size")
         if self.noise is not None and not 0 <= self.noise < float("inf"):
             raise InputError(f"noise must be finite and >= 0, got {self.noise}: leave it out for tau")
-        if not 0 <= self.fresh <= 1:
-            raise InputError(
-                f"fresh must be a share from 0 to 1, got {self.fresh}: 0 trusts the memory for all samples"
-            )
+        check_share(self.fresh, "fresh")
+        check_interval(self.interval, self.norm)
         if self.implicit not in ("sign", "proximal"):
             raise UnknownNameError("implicit", self.implicit, ["sign", "proximal"])
         if self.statistics not in STATISTICS:
@@ -83,8 +92,9 @@ class MSIHG(Threat):
             kept = move.back(delta, stored) if move is not None and self.augment_delta == "same" else delta
             self.memory.write(batch.index, batch.epoch, kept)
         moved = float((delta - old).abs_().mean()) / self.eps
-        passes, saturated = self.steps * len(delta), ball.saturated(delta)
-        return train_on(model, batch, batch.x + delta, optimizer, passes, moved=moved, saturated=saturated)  # line 7
+        passes, saturated = (self.steps + (2 if self.interval else 0)) * len(delta), ball.saturated(delta)
+        mixed = self.bounded(model, batch, ball, self.interval)
+        return train_on(model, batch, batch.x + delta, optimizer, passes, mixed, moved=moved, saturated=saturated)  # 7
 
     def _surrogate(self, slope: Slope, ball: Feasible, old: Tensor, eps: float, batch: Batch) -> Tensor:
         """Signed ascent in S_i, what the ball has within tau of the old perturbation."""

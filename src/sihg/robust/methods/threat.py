@@ -1,5 +1,6 @@
 """What every method trains against and reports: the ball, its ramp, and the log of a step."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -9,7 +10,8 @@ from torch import Tensor, nn
 from sihg.errors import InputError
 from sihg.robust.ball import Ball, Bounds, Feasible, noise
 from sihg.robust.data.batches import Batch
-from sihg.robust.passes import descend
+from sihg.robust.intervals import leads
+from sihg.robust.passes import descend, summed
 
 
 class Optimizer(Protocol):
@@ -50,10 +52,18 @@ def option(default: Any, about: str) -> Any:
     return field(default=default, metadata={"help": about})
 
 
-def train_on(model: nn.Module, batch: Batch, point: Tensor, optimizer: Optimizer, passes: float, **more: float) -> Log:
+def train_on(
+    model: nn.Module,
+    batch: Batch,
+    point: Tensor,
+    optimizer: Optimizer,
+    passes: float,
+    mixed: Callable[[Tensor], Tensor] = lambda loss: loss,
+    **more: float,
+) -> Log:
     """Take one step of the optimiser along the gradient at `point`, the pass that every method ends with."""
     optimizer.zero_grad()
-    loss, logits = descend(model, point, batch.y, batch.size)
+    loss, logits = descend(model, point, batch.y, batch.size, mixed)
     optimizer.step()
     return log(loss, logits, batch.y, passes + len(point), **more)
 
@@ -90,6 +100,18 @@ class Threat:
         eps = self.eps * min(1.0, batch.time / self.ramp) if self.ramp else self.eps
         return Ball(eps, self.norm, self.bounds).around(batch.x), eps
 
+    def bounded(self, model: nn.Module, batch: Batch, ball: Feasible, share: float) -> Callable[[Tensor], Tensor]:
+        """Mixes a share of the loss at the interval bounds of the ball into a loss; of a ball that grows, less."""
+        if not share:
+            return lambda loss: loss
+        now = share * min(1.0, batch.time / self.ramp) if self.ramp else share
+
+        def mixed(loss: Tensor) -> Tensor:
+            lead = leads(model, batch.x + ball.low, batch.x + ball.high, batch.y)
+            return (1 - now) * loss + now * summed(lead, batch.y)
+
+        return mixed
+
     def start(self, batch: Batch, feasible: Feasible, radius: float | Tensor, centre: Tensor | None = None) -> Tensor:
         """A random point of the set near `centre` (or zero); the parts of a batch share one draw of its noise."""
         if len(batch.x) == batch.size:
@@ -104,6 +126,19 @@ def check_steps(steps: int, name: str = "steps", least: int = 1) -> None:
     """Refuse a number of steps that is none."""
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < least:
         raise InputError(f"{name} must be a whole number >= {least}, got {steps!r}: leave it out for the default")
+
+
+def check_share(share: float, name: str) -> None:
+    """Refuse what is no share."""
+    if not 0 <= share <= 1:
+        raise InputError(f"{name} must be a share from 0 to 1, got {share}: leave it out for the default")
+
+
+def check_interval(share: float, norm: str) -> None:
+    """Refuse a share of interval bounds that there is not."""
+    check_share(share, "interval")
+    if share and norm != "linf":
+        raise InputError(f"interval bounds are for linf, got {norm}: give interval 0, or take linf")
 
 
 def check_positive(value: float | None, name: str) -> None:

@@ -1,0 +1,29 @@
+"""Interval bound propagation (Gowal et al., 2018)."""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from sihg.robust.data.batches import Batch
+from sihg.robust.methods.threat import Log, Optimizer, Threat, check_interval, option, train_on
+
+
+@dataclass(kw_only=True)
+class IBP(Threat):
+    """Train on the images as they are and, for a share of the loss, on what interval bounds of the ball allow.
+
+    What it learns can be proven: see the `certified` row of an evaluation. The share grows with the ramp, which should
+    take a third of the training or so.
+    """
+
+    interval: float = option(0.5, "share of the loss taken at interval bounds of the ball; grows with the ramp")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_interval(self.interval, self.norm)
+
+    def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
+        """Train on one batch."""
+        ball, _ = self.ball(batch)
+        mixed = self.bounded(model, batch, ball, self.interval)
+        return train_on(model, batch, batch.x, optimizer, 2 * len(batch.x), mixed)

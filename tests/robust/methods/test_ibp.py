@@ -1,0 +1,58 @@
+"""IBP, and the share of interval bounds in MSI-HG, against the loss written out."""
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from sihg.errors import InputError
+from sihg.robust.intervals import leads
+from sihg.robust.methods import IBP, MSIHG, build_method
+from tests.robust.methods.nets import gradients, net, one_batch, sgd, watched, weights
+
+EPS = 0.1
+
+
+def test_ibp_is_a_share_of_the_clean_loss_and_a_share_of_the_bounds() -> None:
+    batch, model, twin = one_batch(), net("plain"), net("plain")
+    log = IBP(eps=EPS, interval=0.3).step(model, batch, sgd(model))
+    low, high = (batch.x - EPS).clamp(0, 1), (batch.x + EPS).clamp(0, 1)
+    clean, bound = cross_entropy(twin(batch.x), batch.y), cross_entropy(leads(twin, low, high, batch.y), batch.y)
+    loss = 0.7 * clean + 0.3 * bound
+    loss.backward()
+    torch.testing.assert_close(gradients(model), gradients(twin), rtol=0, atol=1e-12)
+    assert log.loss == pytest.approx(float(loss.detach()), rel=1e-12)
+    assert log.passes == 3 * 12
+
+
+def test_the_share_grows_with_the_ball() -> None:
+    batch = one_batch()
+    half = type(batch)(**{**vars(batch), "time": 1.0})
+    model, twin = net("plain"), net("plain")
+    IBP(eps=EPS, interval=0.3, ramp=2).step(model, half, sgd(model))
+    IBP(eps=EPS / 2, interval=0.15).step(twin, batch, sgd(twin))
+    torch.testing.assert_close(weights(model), weights(twin), rtol=0, atol=1e-12)
+
+
+def test_msi_hg_mixes_the_bounds_into_the_loss_where_it_trains() -> None:
+    batch, model, twin = one_batch(), net("plain"), net("plain")
+    with watched(model) as points:
+        log = MSIHG(eps=EPS, tau=0.05, steps=3, interval=0.4).step(model, batch, sgd(model))
+    point = points.inputs[3]
+    low, high = (batch.x - EPS).clamp(0, 1), (batch.x + EPS).clamp(0, 1)
+    attacked, bound = cross_entropy(twin(point), batch.y), cross_entropy(leads(twin, low, high, batch.y), batch.y)
+    (0.6 * attacked + 0.4 * bound).backward()
+    torch.testing.assert_close(gradients(model), gradients(twin), rtol=0, atol=1e-12)
+    assert log.passes == 6 * 12
+
+
+@pytest.mark.parametrize("name", ["ibp", "msi-hg"])
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"interval": 1.5}, "interval must be a share from 0 to 1, got 1.5"),
+        ({"interval": 0.5, "norm": "l2"}, "interval bounds are for linf, got l2"),
+    ],
+)
+def test_what_is_no_share_is_refused(name: str, settings: dict[str, float], what: str) -> None:
+    with pytest.raises(InputError, match=what):
+        build_method(name, eps=EPS, **settings)

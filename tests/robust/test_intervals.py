@@ -1,0 +1,136 @@
+"""Interval bounds hold for every point of the box, and for single points are the network itself."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sihg.errors import InputError
+from sihg.robust import models
+from sihg.robust.attacks import PGD, Certified
+from sihg.robust.evaluate import evaluate
+from sihg.robust.intervals import flat, interval, leads
+
+X = torch.rand(6, 2, 9, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+Y = torch.tensor([0, 1, 2, 3, 2, 1])
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    first, second = (
+        nn.Conv2d(2, 4, 3, 2, 1, groups=2),
+        nn.Conv2d(4, 6, 3, padding=1, padding_mode="reflect", bias=False),
+    )
+    stem = nn.Sequential(first, nn.ReLU(), second)
+    body = nn.Sequential(nn.MaxPool2d(2), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(6, 5), nn.LeakyReLU())
+    return nn.Sequential(stem, body, nn.Linear(5, 4)).double()
+
+
+def box(eps: float) -> tuple[Tensor, Tensor]:
+    return (X - eps).clamp(0, 1), (X + eps).clamp(0, 1)
+
+
+def test_every_output_lies_within() -> None:
+    model, (low, high) = network(), box(0.1)
+    least, most = interval(flat(model), low, high)
+    for draw in range(200):
+        generator = torch.Generator().manual_seed(draw)
+        share = torch.rand(X.shape, generator=generator, dtype=X.dtype)
+        share = share.round() if draw % 2 else share  # corners as well
+        out = model(low + share * (high - low))
+        assert bool((out >= least - 1e-12).all())
+        assert bool((out <= most + 1e-12).all())
+
+
+def test_a_linear_network_reaches_its_bounds() -> None:
+    torch.manual_seed(1)
+    head = nn.Linear(162, 4).double()
+    model, weight, bias = nn.Sequential(nn.Flatten(), head), head.weight, head.bias
+    low, high = box(0.1)
+    least, most = interval(flat(model), low, high)
+    for k in range(4):
+        best = torch.where(weight[k] > 0, high.flatten(1), low.flatten(1)) @ weight[k] + bias[k]
+        torch.testing.assert_close(most[:, k], best, rtol=0, atol=1e-12)
+    lead = leads(model, low, high, Y)
+    rows = weight - weight[Y][:, None]
+    most_apart = torch.where(rows > 0, high.flatten(1)[:, None], low.flatten(1)[:, None]).mul(rows).sum(2)
+    torch.testing.assert_close(lead, most_apart + bias - bias[Y][:, None], rtol=0, atol=1e-12)
+    assert bool((lead <= most - least.gather(1, Y[:, None]) + 1e-12).logical_or(lead == 0).all())  # and tighter
+
+
+def test_a_point_gives_the_network_itself() -> None:
+    model = network()
+    logits = model(X)
+    torch.testing.assert_close(leads(model, X, X, Y), logits - logits.gather(1, Y[:, None]), rtol=0, atol=1e-12)
+
+
+def test_the_bounds_can_be_differentiated() -> None:
+    model = network()
+    leads(model, *box(0.05), Y).sum().backward()
+    assert all(weight.grad is not None and bool(weight.grad.isfinite().all()) for weight in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("layers", "what"),
+    [
+        ([nn.Conv2d(2, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(98, 4)], "do not know BatchNorm2d"),
+        ([nn.Conv1d(2, 2, 3), nn.Flatten(), nn.Linear(98, 4)], "do not know Conv1d"),
+        ([nn.Flatten(), nn.Linear(162, 4), nn.Tanh()], "need a last layer that is linear, got Tanh"),
+    ],
+)
+def test_what_they_do_not_know_is_named(layers: list[nn.Module], what: str) -> None:
+    with pytest.raises(InputError, match=what):
+        leads(nn.Sequential(*layers).double(), X, X, Y)
+
+
+def test_certified_samples_hold_and_others_are_counted() -> None:
+    model, y = network(), network()(X).argmax(1)
+    sure, unsure = (Certified(eps=eps).run(model, X, y) for eps in (1e-4, 0.3))
+    assert not bool(sure.broken.any())
+    assert bool((sure.margin > 0).all())
+    assert torch.equal(sure.prediction, y)
+    assert bool(unsure.broken.all())
+    assert bool((unsure.margin <= 0).all())
+    assert sure.passes == 0
+    assert sure.forwards == 2 * len(X)
+    assert torch.equal(sure.x_adv, X)
+    attacked = PGD(eps=1e-4).run(model, X, y)
+    assert not bool(attacked.broken.any())
+    assert bool((attacked.margin >= sure.margin).all())
+
+
+def test_the_lower_bound_stands_last_and_apart_from_what_attacks_leave() -> None:
+    model = models.build("small-cnn", (1, 8, 8), 10, seed=0)
+    x = torch.rand(80, 1, 8, 8)
+    with torch.no_grad():
+        y = model(x).argmax(1)
+    found = evaluate(model, (x, y), eps=0.02, attacks="certified,natural,pgd-5,pgd-3", samples=60)
+    assert [row["attack"] for row in found.rows()] == ["natural", "pgd-5", "pgd-3", "all", "certified"]
+    assert found["certified"].accuracy < found["pgd-5"].accuracy == found.accuracy
+    assert [one.result for one in found.checks if one.name.startswith("proof")] == ["fine"] * 3
+    assert "certified: proven by interval bounds" in str(found)
+    alone = evaluate(model, (x, y), eps=0.02, attacks="certified")
+    assert alone.accuracy == alone["certified"].accuracy
+
+
+class Sly(nn.Sequential):
+    """Does more than its layers say."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self[1](self[0](x))
+        return out.flip(1) if x.requires_grad or x.mean() > 0.502 else out
+
+
+def test_an_attack_on_what_was_proven_is_an_error() -> None:
+    torch.manual_seed(0)
+    model = Sly(nn.Flatten(), nn.Linear(64, 10))
+    x = torch.full((80, 1, 8, 8), 0.5)
+    y = torch.full((80,), int(model(x[:1]).argmax()))
+    found = evaluate(model, (x, y), eps=0.005, attacks="certified,pgd-5")
+    (check,) = [one for one in found.checks if one.name == "proof: pgd-5"]
+    assert check.result == "error"
+    assert "pgd-5 breaks 80 samples that certified proves to hold" in check.message
+
+
+def test_there_are_none_for_l2() -> None:
+    with pytest.raises(InputError, match="interval bounds are for linf, got l2"):
+        Certified(eps=1.0, norm="l2")
