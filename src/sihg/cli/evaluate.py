@@ -41,6 +41,7 @@ attacks (R: runs, each on what the ones before left):
   square[-Q[-R]]         random search by squares, no gradients, Q = 5000 queries
   noise[-N]              N = 10 points anywhere in the ball and as many on its surface
   transfer:RUN           the points where PGD-20 on another run ends
+  certified              no attack: what interval bounds prove to hold, a lower bound (linf)
   standard               apgd-ce, apgd-t, fab-t and square, each on what the ones before left (AutoAttack's set)
 
 A sample counts as broken when it is misclassified at any point that an attack looks at; with --last-iterate, for
