@@ -8,10 +8,15 @@ from statistics import median
 from typing import Any, NamedTuple
 
 FEWEST = 5  # repetitions that a time box leaves
+BATCHES = (64, 256, 1000)  # samples, among which each peer has its best
+
+
+class NotRun(Exception):  # noqa: N818
+    """Why a benchmark cannot run here."""
 
 
 class Ratio(NamedTuple):
-    """A quotient of times: its median, least and largest over the repetitions."""
+    """A quotient of measures: its median, least and largest over the repetitions."""
 
     median: float
     least: float
@@ -39,7 +44,7 @@ class Timed:
 
     def over(self, other: "Timed") -> tuple[Ratio, Ratio]:
         """This one's time over another's, repetition by repetition: by the clock, and of the processor."""
-        return _ratio(self.wall, other.wall), _ratio(self.cpu, other.cpu)
+        return ratio(self.wall, other.wall), ratio(self.cpu, other.cpu)
 
 
 def interleaved(
@@ -90,6 +95,7 @@ def shown(value: Value) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _ratio(above: Sequence[float], below: Sequence[float]) -> Ratio:
+def ratio(above: Sequence[float], below: Sequence[float]) -> Ratio:
+    """One measure over the other, repetition by repetition."""
     quotients = [a / b for a, b in zip(above, below, strict=True)]
     return Ratio(median(quotients), min(quotients), max(quotients))

@@ -89,6 +89,14 @@ def frozen_statistics(model: nn.Module) -> Iterator[None]:
             module.running_mean, module.running_var = mean, var
 
 
+def keep_freed_memory() -> None:
+    """Let the C library keep what passes free: asking the system again, page by page, took a tenth of their time.
+
+    glibc gives back what exceeds twice the largest block that it has seen freed, up to this one.
+    """
+    torch.empty(2**25 - 2**16, dtype=torch.uint8)
+
+
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Put every module into evaluation mode, then each back into the mode it had."""

@@ -1,0 +1,141 @@
+"""PGD-50-10 beside torchattacks, rai-toolbox, foolbox and ART: MNIST test images, ten runs of 50 steps.
+
+`peers.py` has everybody's way. Each peer gets the batch of 64, 256 and 1000 that suits it best, found by a short run. A
+sample is broken for us at any iterate, for them at the end of a run, so ours should not leave more.
+
+Passes are counted outside of the attacks: the rows that go through the model, with or without a pass back. What
+survivors need is counted by a plain search that knows nothing of dropping: from the same starts it takes all steps of a
+run, and notes at which iterate each sample is first misclassified. A run that the sample survives needs T + 1 looks, at
+the start, after each step; one that breaks it at iterate k (0 is the start) needs k + 1, and later runs need none.
+
+On the natural model nearly everything breaks in the first steps, on the robust one little does.
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from benchmarks import mnist
+from benchmarks.peers import PEERS, Attack, Case, fastest, ours, versions
+from benchmarks.timing import Report, Row, Value, interleaved
+from sihg.core.draw import generator
+from sihg.robust.attacks.attack import DRAWN
+from sihg.robust.ball import noise
+
+N, T, R, SEED = 2000, 50, 10, 0
+LEAST = {"natural": 10.0, "robust": 1.6}  # times of ours, of the fastest peer
+MOST = 1.02  # our passes over those that survivors need
+SECONDS = 0.0  # a repetition takes long: no more of them than must be
+ROWS = 256  # that the plain search looks at together
+
+
+def run(repetitions: int, out: Path | None) -> Report:
+    """Time everybody on both models."""
+    x, y = mnist.images(N)
+    tables: dict[str, list[Row]] = {}
+    measured: dict[str, Value] = {}
+    held = []
+    for kind, least in LEAST.items():
+        case = Case(f"{kind} model", mnist.model(kind, out), x, y, mnist.EPS, T, R)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # rai-toolbox's
+            sizes = {name: fastest(name, case) for name in PEERS}
+            timed = interleaved(attacks(case, sizes), repetitions, SECONDS, warmed=True)
+        over = {name: times.over(timed["ours"]) for name, times in timed.items()}
+        left = {name: 100 * (1 - float(times.value[0].double().mean())) for name, times in timed.items()}
+        looks = {name: int(times.value[1]) for name, times in timed.items()}
+        need = needed(case)
+        tables[case.name] = [
+            {
+                "attack": name,
+                "batch": str(sizes.get(name, "its own")),
+                "s": times.milliseconds(1) / 1e3,
+                "over ours": over[name][0],
+                "CPU over ours": over[name][1],
+                "passes a sample": looks[name] / N,
+                "over those needed": looks[name] / need,
+                "accuracy left, %": left[name],
+                "repetitions": len(times.wall),
+            }
+            for name, times in timed.items()
+        ]
+        first = min(over[name][0] for name in PEERS)
+        measured[f"{case.name}, the fastest peer over ours"] = first
+        measured[f"{case.name}, our passes over those needed"] = looks["ours"] / need
+        measured[f"{case.name}, passes needed a sample"] = need / N
+        held += [first.median >= least, looks["ours"] <= MOST * need, left["ours"] <= min(left.values())]
+    return Report(
+        f"PGD-{T}-{R} on {N} MNIST images: the fastest of four peers, each with its best batch, takes at least "
+        f"{LEAST['natural']:g} times our time on a natural model and {LEAST['robust']:g} times on a robust one; our "
+        f"passes are at most {MOST} times what survivors need, and no peer leaves less accuracy",
+        all(held),
+        {**measured, "eps": mnist.EPS, "step": "2.5 eps / T", "seed": SEED, **versions()},
+        tables,
+    )
+
+
+def attacks(case: Case, sizes: dict[str, int]) -> dict[str, Callable[[], tuple[Tensor, int]]]:
+    """Ours, and the peers' with batches of these sizes, warmed up: they give what they broke, and the rows they saw."""
+
+    def calls(case: Case) -> dict[str, Attack]:
+        theirs = {name: PEERS[name](case, size) for name, size in sizes.items()}
+        return {"ours": lambda: ours(case).run(case.model, case.x, case.y, SEED).broken, **theirs}
+
+    for call in calls(replace(case, steps=1, runs=1)).values():
+        call()
+    return {name: counted(case.model, call) for name, call in calls(case).items()}
+
+
+def counted(model: nn.Module, call: Attack) -> Callable[[], tuple[Tensor, int]]:
+    """The attack, counting the rows that go through the model's first layer: ART calls layers, not the model."""
+    layer = next(module for module in model.modules() if isinstance(module, nn.Conv2d))
+
+    def count() -> tuple[Tensor, int]:
+        seen: list[int] = []
+        hook = layer.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
+        try:
+            return call(), sum(seen)
+        finally:
+            hook.remove()
+
+    return count
+
+
+def needed(case: Case) -> int:
+    """The looks that it takes to find what a plain search finds at any iterate: see above."""
+    looks = 0
+    for numbers in torch.arange(len(case.x)).split(ROWS):
+        left = numbers
+        for run in range(case.runs):
+            first = first_broken(case, left, run)
+            looks += int((first + 1).clamp(max=case.steps + 1).sum())
+            left = left[first > case.steps]
+    return looks
+
+
+def first_broken(case: Case, numbers: Tensor, run: int) -> Tensor:
+    """The iterate of a run at which each of these samples is first misclassified, T + 1 for none."""
+    x, y = case.x[numbers], case.y[numbers]
+    low, high = (x - case.eps).clamp(min=0), (x + case.eps).clamp(max=1)
+    first = torch.full_like(y, case.steps + 1)
+    point = torch.clamp(x + start(case, run)[numbers], low, high)
+    for k in range(case.steps + 1):
+        point.requires_grad_()
+        logits = case.model(point)
+        (g,) = torch.autograd.grad(cross_entropy(logits, y, reduction="sum"), point)
+        first = torch.where(logits.argmax(1) != y, first.clamp(max=k), first)
+        point = torch.clamp(point.detach() + case.step * g.sign(), low, high)
+    return first
+
+
+def start(case: Case, run: int) -> Tensor:
+    """Where our attack starts from each sample."""
+    shape = (DRAWN, *case.x.shape[1:])
+    blocks = range(-(-len(case.x) // DRAWN))
+    draws = (generator(SEED, "attack start", run, block) for block in blocks)
+    return torch.cat([noise("linf", shape, case.eps, draw, case.x.dtype) for draw in draws])[: len(case.x)]

@@ -1,0 +1,123 @@
+"""AutoAttack's standard set, ours beside pyautoattack's: the time, and what each attack breaks.
+
+The same model object, the same MNIST test images. Ours is timed as `sihg.evaluate` runs it, its checks included, theirs
+as `run_standard_evaluation` does, theirs included: both attack what is classified correctly, each attack what the ones
+before left. pyautoattack gets the batch of BATCHES with which a short form of the set is fastest: one target class
+instead of nine, fewer queries.
+
+Then each of the four attacks alone attacks what is classified correctly, of a robust and of a natural model, once. In
+pyautoattack these are of the version `custom`, whose APGD would have five runs: it is set to one, as in `standard`.
+"""
+
+import time
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+import sihg
+from benchmarks import mnist
+from benchmarks.timing import BATCHES, Report, Row, interleaved
+from sihg.robust.attacks.names import STANDARD, attack
+from sihg.robust.ball import Ball
+from sihg.robust.cascade import judge
+from sihg.robust.data import as_samples
+
+peer: Any = import_module("pyautoattack")  # has no types
+
+N, SEED = 1000, 0
+LEAST = 1.5  # times of ours
+ABOVE, APART = 0.3, 1.0  # points of accuracy: of ours over theirs, and of one attack's between ours and theirs
+QUERIES = 300  # of the short form
+SECONDS = 0.0  # a repetition takes long: no more of them than must be
+
+
+def run(repetitions: int, out: Path | None) -> Report:
+    """Time the whole set on the robust model, compare attack by attack on both."""
+    x, y = mnist.images(N)
+    models = {kind: mnist.model(kind, out) for kind in ("robust", "natural")}
+    robust = models["robust"]
+    batch = fastest(robust, x, y)
+    calls: dict[str, Callable[[], float]] = {
+        "ours": lambda: sihg.evaluate(robust, (x, y), eps=mnist.EPS, attacks="standard", seed=SEED).accuracy,
+        "pyautoattack": lambda: accuracy(theirs(robust), x, y, batch),
+    }
+    timed = interleaved(calls, repetitions, SECONDS, warmed=True)
+    left = {name: 100 * float(times.value) for name, times in timed.items()}
+    ratio, of_cpu = timed["pyautoattack"].over(timed["ours"])
+    each = [alone(kind, name, model, x, y, batch) for kind, model in models.items() for name in STANDARD]
+    apart = max(abs(ours - others) for _, ours, others in each)
+    return Report(
+        f"standard on {N} MNIST images and a robust small-cnn: pyautoattack takes at least {LEAST} times our time, our "
+        f"accuracy is at most {ABOVE} points above theirs, and none of its attacks alone, on this and a natural model, "
+        f"leaves more than {APART:g} point more or less than theirs",
+        ratio.median >= LEAST and left["ours"] <= left["pyautoattack"] + ABOVE and apart <= APART,
+        {
+            "pyautoattack over ours": ratio,
+            "of CPU time": of_cpu,
+            "accuracy of ours over theirs, points": left["ours"] - left["pyautoattack"],
+            "attacks alone differ at most by, points": apart,
+            "batch of pyautoattack": str(batch),
+            "eps": mnist.EPS,
+            "seed": SEED,
+            "pyautoattack": version("pyautoattack"),
+        },
+        {
+            "the whole set": [
+                {
+                    "who": name,
+                    "s": times.milliseconds(1) / 1e3,
+                    "over ours": times.over(timed["ours"])[0],
+                    "CPU over ours": times.over(timed["ours"])[1],
+                    "accuracy left, %": left[name],
+                    "repetitions": len(times.wall),
+                }
+                for name, times in timed.items()
+            ],
+            "each attack alone": [row for row, *_ in each],
+        },
+    )
+
+
+def theirs(model: nn.Module, attacks: list[str] | None = None) -> Any:
+    """Their standard set, or some of its attacks."""
+    kind = {"version": "custom", "attacks": attacks} if attacks else {"version": "standard"}
+    auto = peer.AutoAttack(model, norm="Linf", eps=mnist.EPS, seed=SEED, device="cpu", **kind)
+    auto.apgd.n_restarts = 1
+    return auto
+
+
+def accuracy(auto: Any, x: Tensor, y: Tensor, batch: int) -> float:
+    """What their attacks leave: they give the class of each sample at the point found."""
+    _, prediction = auto.run_standard_evaluation(x, y, batch_size=batch)
+    return float((prediction == y).double().mean())
+
+
+def fastest(model: nn.Module, x: Tensor, y: Tensor) -> int:
+    """The batch with which a short form of their set is fastest."""
+    seconds = {}
+    for batch in sorted({min(batch, len(x)) for batch in BATCHES}):
+        auto = theirs(model)
+        auto.apgd_targeted.n_target_classes = auto.fab.n_target_classes = 1
+        auto.square.n_queries = QUERIES
+        begin = time.process_time()
+        accuracy(auto, x, y, batch)
+        seconds[batch] = time.process_time() - begin
+    return min(seconds, key=lambda batch: seconds[batch])
+
+
+def alone(kind: str, name: str, model: nn.Module, x: Tensor, y: Tensor, batch: int) -> tuple[Row, float, float]:
+    """What holds under one attack alone, in percent, as a row and as figures: ours, theirs."""
+    ball = Ball(mnist.EPS)
+    plan = {part: attack(part, ball) for part in ("natural", name)}
+    times = [time.process_time()]
+    (outcome,) = judge(model, as_samples((x, y)), {name: plan}, seed=SEED)
+    times.append(time.process_time())
+    others = 100 * accuracy(theirs(model, [name]), x, y, batch)
+    times.append(time.process_time())
+    ours = 100 * outcome.accuracy
+    row: Row = {"model": kind, "attack": name, "ours, %": ours, "pyautoattack, %": others}
+    return {**row, "CPU over ours": (times[2] - times[1]) / (times[1] - times[0])}, ours, others
