@@ -149,7 +149,7 @@ class LinfSet:
 
     def rows(self, index: Tensor) -> "LinfSet":
         """The same for some rows."""
-        return LinfSet(self.low[index], self.high[index])
+        return LinfSet(self.low.index_select(0, index), self.high.index_select(0, index))
 
     def saturated(self, delta: Tensor) -> float:
         """Entries at one of their limits, of those that can move at all."""
@@ -199,7 +199,7 @@ class L2Set:
     def rows(self, index: Tensor) -> "L2Set":
         """The same for some rows."""
         balls = tuple((_taken(centre, index), _taken(radius, index)) for centre, radius in self.balls)
-        return L2Set(self.low[index], self.high[index], balls)
+        return L2Set(self.low.index_select(0, index), self.high.index_select(0, index), balls)
 
     def saturated(self, delta: Tensor) -> float:
         """Rows, up to a hundredth, on the sphere of the ball around zero."""
@@ -215,7 +215,7 @@ def noise(norm: str, shape: Sequence[int], radius: float, generator: torch.Gener
 
 def _taken(value: Any, index: Tensor) -> Any:
     """Some rows of what has rows; a number is everybody's."""
-    return value[index] if isinstance(value, Tensor) and value.dim() else value
+    return value.index_select(0, index) if isinstance(value, Tensor) and value.dim() else value
 
 
 def _added(delta: Tensor, direction: Tensor, step: float | Tensor) -> Tensor:

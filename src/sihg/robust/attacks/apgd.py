@@ -126,7 +126,8 @@ class Run:
         held = search.drop(self.rows, self.rows.x + self.delta, self.logits)
         if held is None:
             return self
-        some: dict[str, Any] = {name: value[held] for name, value in vars(self).items() if isinstance(value, Tensor)}
+        mine: dict[str, Any] = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        some = {name: value.index_select(0, held) for name, value in mine.items()}
         return Run(**{"rows": self.rows.keep(held), "target": None, **some})
 
     def move(self, alpha: float) -> None:

@@ -49,8 +49,9 @@ class Rows:
         return len(self.y)
 
     def keep(self, index: Tensor) -> "Rows":
-        """Some of them."""
-        return Rows(self.x[index], self.y[index], self.feasible.rows(index), self.number[index], self.place[index])
+        """Those at these places."""
+        x, y, number, place = (rows.index_select(0, index) for rows in (self.x, self.y, self.number, self.place))
+        return Rows(x, y, self.feasible.rows(index), number, place)
 
     def draw(self, shape: Sequence[int], make: Draw, seed: int, what: str, run: int = 0) -> Tensor:
         """What `make` draws for each row, of this shape: it depends on the row's number, not on its company."""
@@ -75,7 +76,7 @@ class Search:
 
     def left(self) -> Rows:
         """The rows that hold so far."""
-        return self.rows.keep(~self.broken) if bool(self.broken.any()) else self.rows
+        return self.rows.keep(places(~self.broken)) if bool(self.broken.any()) else self.rows
 
     def begin(self) -> Tensor:
         """Look at the samples as they are, which counts; the logits."""
@@ -117,12 +118,13 @@ class Search:
         self.prediction[place], self.broken[place] = prediction[better], (prediction != rows.y)[better]
 
     def drop(self, rows: Rows, point: Tensor, logits: Tensor) -> Tensor | None:
-        """Keep the rows that are misclassified at `point`; which ones hold, or None if all do."""
+        """Keep the rows that are misclassified at `point`; the places of those that hold, or None if all do."""
         wrong = misclassified(logits, rows.y)
         if not bool(wrong.any()):
             return None
-        self.keep(rows.keep(wrong), point[wrong], logits[wrong])
-        return ~wrong
+        lost = places(wrong)
+        self.keep(rows.keep(lost), point[lost], logits[lost])
+        return places(~wrong)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -193,6 +195,11 @@ class Attack(ABC):
 def rows_at_once(shape: Sequence[int]) -> int:
     """How many samples of this shape to attack at once, a multiple of DRAWN."""
     return max(DRAWN, min(MOST, VALUES // max(1, math.prod(shape)) // DRAWN * DRAWN))
+
+
+def places(mask: Tensor) -> Tensor:
+    """Where it is true: taking rows by number is faster than by mask."""
+    return mask.nonzero().flatten()
 
 
 def misclassified(logits: Tensor, y: Tensor) -> Tensor:

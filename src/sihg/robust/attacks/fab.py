@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from sihg.robust.attacks.attack import Attack, Rows, Search, check_counts, margins, misclassified, others
+from sihg.robust.attacks.attack import Attack, Rows, Search, check_counts, margins, misclassified, others, places
 from sihg.robust.attacks.hyperplane import shortest
 from sihg.robust.ball import noise
 
@@ -54,14 +54,16 @@ class FAB(Attack):
             logits, f, w = search.slope(rows, point, partial(_lead, target))
             held = self._drop(search, rows, point, logits)
             if held is not None:
-                rows, target, point, f, w = rows.keep(held), target[held], point[held], f[held], w[held]
+                rows = rows.keep(held)
+                target, point, f, w = (of_all.index_select(0, held) for of_all in (target, point, f, w))
                 if not len(rows):
                     return
             point = self._step(rows.x, point, f, w)
             logits = search.look(rows, point)
             held = self._drop(search, rows, point, logits)
             if held is not None:
-                rows, target, point, logits = rows.keep(held), target[held], point[held], logits[held]
+                rows = rows.keep(held)
+                target, point, logits = (of_all.index_select(0, held) for of_all in (target, point, logits))
                 if not len(rows):
                     return
             wrong = misclassified(logits, rows.y)
@@ -85,13 +87,13 @@ class FAB(Attack):
         return torch.clamp(new, low, high, out=new).view(point.shape)
 
     def _drop(self, search: Search, rows: Rows, point: Tensor, logits: Tensor) -> Tensor | None:
-        """Keep points of the ball that are misclassified or closest to it; which rows hold, or None if all do."""
+        """Keep points of the ball that are misclassified or closest to it; where rows hold, or None if all do."""
         wrong = misclassified(logits, rows.y)
         inside = self._lengths((point - rows.x).flatten(1)) <= self.eps
         best = inside & (wrong | (margins(logits, rows.y) < search.margin[rows.place]))
         if bool(best.any()):
-            search.keep(rows.keep(best), point[best], logits[best])
-        return ~(wrong & inside) if bool((wrong & inside).any()) else None
+            search.keep(rows.keep(places(best)), point[best], logits[best])
+        return places(~(wrong & inside)) if bool((wrong & inside).any()) else None
 
     def _box(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Where to search: within the bounds, and not too far from x."""

@@ -49,7 +49,7 @@ class PGD(Attack):
             logits, _, g = search.slope(rows, point, each)
             held = None if self.last_iterate else search.drop(rows, point, logits)
             if held is not None:
-                rows, delta, g = rows.keep(held), delta[held], g[held]
+                rows, delta, g = rows.keep(held), delta.index_select(0, held), g.index_select(0, held)
                 if not len(rows):
                     return
             rows.feasible.climb_(delta, g, eta)

@@ -65,8 +65,8 @@ class DAT(Threat):
             g = gradient(model, x + moving, y, summed)
             passes += len(moving)
             if t > 0:  # the first step always applies
-                on = self.gap(g, moving, feasible, eps) > threshold
-                if not bool(on.all()):
+                on = (self.gap(g, moving, feasible, eps) > threshold).nonzero().flatten()
+                if len(on) < len(rows):
                     delta[rows] = moving
                     rows, x, y, g, moving, feasible = rows[on], x[on], y[on], g[on], moving[on], feasible.rows(on)
                 if not len(rows):
