@@ -42,6 +42,14 @@ class Timed:
         """The median wall time of one of so many iterations."""
         return 1e3 * median(self.wall) / iterations
 
+    def first(self, repetitions: int) -> "Timed":
+        """As if there had been no more repetitions than these."""
+        return Timed(self.wall[:repetitions], self.cpu[:repetitions], self.value)
+
+    def and_then(self, later: "Timed") -> "Timed":
+        """With further repetitions."""
+        return Timed(self.wall + later.wall, self.cpu + later.cpu, self.value)
+
     def over(self, other: "Timed") -> tuple[Ratio, Ratio]:
         """This one's time over another's, repetition by repetition: by the clock, and of the processor."""
         return ratio(self.wall, other.wall), ratio(self.cpu, other.cpu)
