@@ -95,7 +95,7 @@ def repeated(calls: dict[str, Callable[[], tuple[Tensor, int]]], repetitions: in
     """One repetition of all, and more, FEWEST at most, of ours and the peers that come close to the fastest."""
     once = interleaved(calls, 1, warmed=True)
     fastest_peer = min(times.wall[0] for name, times in once.items() if name != "ours")
-    close = {name: call for name, call in calls.items() if once[name].wall[0] <= CLOSE * fastest_peer}
+    close = {name: call for name, call in calls.items() if name == "ours" or once[name].wall[0] <= CLOSE * fastest_peer}
     more = interleaved(close, min(repetitions, FEWEST) - 1, warmed=True)
     return {name: times.and_then(more[name]) if name in more else times for name, times in once.items()}
 

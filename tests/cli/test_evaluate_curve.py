@@ -150,3 +150,26 @@ def test_curves_that_are_refused(text: str, message: str, done: Path, capsys: py
     assert run("evaluate", done, "--attacks", "natural", f"--curve={text}") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"sihg: error: {message}")
+
+
+def test_proofs_with_attacks_in_tables_curves_and_points(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    note = "note: certified: proven by interval bounds, the robust accuracy is at least this"
+    assert run("evaluate", done, "--attacks", "certified,pgd-3", "--eps", "0.01", "--points", "--json") == 0
+    captured = capsys.readouterr()
+    attacked, proven = json.loads(captured.out)["attacks"]
+    assert note in captured.err
+    assert (attacked["attack"], proven["attack"]) == ("pgd-3", "certified")
+    assert proven["proof"]
+    assert "proof" not in attacked
+    assert 0 < proven["accuracy"] <= attacked["accuracy"]
+    points = torch.from_numpy(np.load(done / "evaluation" / "last_test_certified+pgd-3_eps-0.01.points.npy"))
+    _, test = data.load("digits")
+    alone = evaluate(load(done), test, eps=0.01, attacks="pgd-3")["pgd-3"]
+    assert int((load(done)(points).argmax(1) != test.y).sum()) == int(alone.broken.sum())
+    assert run("evaluate", done, "--attacks", "certified", "--curve", "0:0.1:3") == 0
+    captured = capsys.readouterr()
+    assert note in captured.err
+    name = "last_test_certified_curve-0-0.1-3.json"
+    (curve,) = json.loads((done / "evaluation" / name).read_text())["curves"]
+    assert curve["proof"]
+    assert curve["accuracy"] == sorted(curve["accuracy"], reverse=True)

@@ -6,7 +6,8 @@ from torch import Tensor, nn
 
 from sihg.errors import InputError
 from sihg.robust import models
-from sihg.robust.attacks import PGD, Certified
+from sihg.robust.attacks import PGD, Certified, certified
+from sihg.robust.cascade import Progress
 from sihg.robust.evaluate import evaluate
 from sihg.robust.intervals import flat, interval, leads
 
@@ -21,8 +22,13 @@ def network() -> nn.Sequential:
         nn.Conv2d(4, 6, 3, padding=1, padding_mode="reflect", bias=False),
     )
     stem = nn.Sequential(first, nn.ReLU(), second)
-    body = nn.Sequential(nn.MaxPool2d(2), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(6, 5), nn.LeakyReLU())
+    body = nn.Sequential(nn.MaxPool2d(2), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(6, 5), nn.Softplus())
     return nn.Sequential(stem, body, nn.Linear(5, 4)).double()
+
+
+def hooked(layer: nn.Module) -> nn.Module:
+    layer.register_forward_hook(lambda *_: None)
+    return layer
 
 
 def box(eps: float) -> tuple[Tensor, Tensor]:
@@ -72,9 +78,17 @@ def test_the_bounds_can_be_differentiated() -> None:
 @pytest.mark.parametrize(
     ("layers", "what"),
     [
-        ([nn.Conv2d(2, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(98, 4)], "do not know BatchNorm2d"),
-        ([nn.Conv1d(2, 2, 3), nn.Flatten(), nn.Linear(98, 4)], "do not know Conv1d"),
-        ([nn.Flatten(), nn.Linear(162, 4), nn.Tanh()], "need a last layer that is linear, got Tanh"),
+        ([nn.Conv2d(2, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(98, 4)], "do not know a BatchNorm2d"),
+        ([nn.Conv1d(2, 2, 3), nn.Flatten(), nn.Linear(98, 4)], "do not know a Conv1d"),
+        ([nn.Flatten(), nn.Linear(162, 4), nn.Tanh()], "do not know a Tanh: take a model that is an nn.Sequential of"),
+        ([nn.Flatten(), nn.LeakyReLU(-1.0), nn.Linear(162, 4)], "do not know a LeakyReLU"),
+        ([nn.MaxPool2d(2, return_indices=True), nn.Flatten(), nn.Linear(32, 4)], "do not know a MaxPool2d"),
+        ([nn.Sequential(), nn.Flatten(), nn.Linear(162, 4)], "do not know a Sequential"),
+        ([type("Own", (nn.ReLU,), {})(), nn.Flatten(), nn.Linear(162, 4)], "do not know a Own"),
+        ([type("Twice", (nn.Linear,), {"forward": lambda *_: None})(162, 4)], "do not know a Twice"),
+        ([type("Scaled", (nn.Conv2d,), {"_conv_forward": None})(2, 2, 3), nn.Linear(7, 4)], "do not know a Scaled"),
+        ([type("Skip", (nn.Sequential,), {"forward": lambda *_: None})(nn.ReLU()), nn.Linear(9, 4)], "know a Skip"),
+        ([hooked(nn.Flatten()), nn.Linear(162, 4)], "do not see what the hooks of a Flatten do: take them off"),
     ],
 )
 def test_what_they_do_not_know_is_named(layers: list[nn.Module], what: str) -> None:
@@ -84,7 +98,7 @@ def test_what_they_do_not_know_is_named(layers: list[nn.Module], what: str) -> N
 
 def test_certified_samples_hold_and_others_are_counted() -> None:
     model, y = network(), network()(X).argmax(1)
-    sure, unsure = (Certified(eps=eps).run(model, X, y) for eps in (1e-4, 0.3))
+    sure, unsure = (Certified(eps=eps).run(model, X, y) for eps in (1e-4, 1.0))
     assert not bool(sure.broken.any())
     assert bool((sure.margin > 0).all())
     assert torch.equal(sure.prediction, y)
@@ -112,23 +126,32 @@ def test_the_lower_bound_stands_last_and_apart_from_what_attacks_leave() -> None
     assert alone.accuracy == alone["certified"].accuracy
 
 
-class Sly(nn.Sequential):
-    """Does more than its layers say."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self[1](self[0](x))
-        return out.flip(1) if x.requires_grad or x.mean() > 0.502 else out
-
-
-def test_an_attack_on_what_was_proven_is_an_error() -> None:
-    torch.manual_seed(0)
-    model = Sly(nn.Flatten(), nn.Linear(64, 10))
-    x = torch.full((80, 1, 8, 8), 0.5)
-    y = torch.full((80,), int(model(x[:1]).argmax()))
-    found = evaluate(model, (x, y), eps=0.005, attacks="certified,pgd-5")
+def test_an_attack_on_what_was_proven_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = models.build("small-cnn", (1, 8, 8), 10, seed=0)
+    x, y = torch.rand(80, 1, 8, 8), torch.zeros(80, dtype=torch.long)
+    monkeypatch.setattr(certified, "leads", lambda _model, low, _high, _y: -torch.ones(len(low), 10))  # a wrong bound
+    found = evaluate(model, (x, y), eps=0.2, attacks="certified,pgd-5")
     (check,) = [one for one in found.checks if one.name == "proof: pgd-5"]
     assert check.result == "error"
-    assert "pgd-5 breaks 80 samples that certified proves to hold" in check.message
+    assert f"pgd-5 breaks {int(found['pgd-5'].broken.sum())} samples that certified proves to hold" in check.message
+
+
+def test_a_model_without_bounds_is_refused_before_any_attack() -> None:
+    x, y, asked = torch.rand(80, 1, 8, 8), torch.zeros(80, dtype=torch.long), list[str]()
+
+    def progress(name: str, _total: int) -> Progress:
+        asked.append(name)
+        return lambda _done: None
+
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.GELU(), nn.Linear(10, 10))
+    with pytest.raises(InputError, match="do not know a GELU"):
+        evaluate(model, (x, y), eps=0.1, attacks="pgd-5,certified", progress=progress)
+    assert not asked
+
+
+def test_a_label_without_an_output() -> None:
+    with pytest.raises(InputError, match="there is a label 4, but the model has 4 outputs"):
+        leads(network(), X, X, Y + 1)
 
 
 def test_there_are_none_for_l2() -> None:

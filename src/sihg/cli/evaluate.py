@@ -45,9 +45,10 @@ attacks (R: runs, each on what the ones before left):
   standard               apgd-ce, apgd-t, fab-t and square, each on what the ones before left (AutoAttack's set)
 
 A sample counts as broken when it is misclassified at any point that an attack looks at; with --last-iterate, for
-fgsm and pgd, when it is at the end of a run. The table ends with what holds under all attacks, and with what speaks
-against believing it. An evaluation that is cut short goes on when it is asked for again. Evaluations of a run are kept
-in RUN/evaluation: NAME.json the table, NAME.npz what each attack found for each sample.
+fgsm and pgd, when it is at the end of a run. The table ends with what holds under all attacks, what is proven to hold
+if that was asked for, and what speaks against believing it. An evaluation that is cut short goes on when it is asked
+for again. Evaluations of a run are kept in RUN/evaluation: NAME.json the table, NAME.npz what each attack found for
+each sample.
 """
 LONGEST = 150  # letters of a record's name
 OF_SETTINGS = ("eps", "norm", "bounds", "data", "model", "width")  # and device, which does not change the question
@@ -239,7 +240,7 @@ def _show(records: "Records", *, as_json: bool, several: bool) -> None:
         print(side_by_side(records) if several else table(records[0][1]), flush=True)
     for name, record in records:
         of = f" ({name})" if several else ""
-        for row in record.get("attacks", []):
+        for row in record.get("attacks") or record.get("curves", []):
             if row.get("remark"):
                 print(f"note{of}: {row['attack']}: {row['remark']}", file=sys.stderr)
         checks = record.get("checks", [])

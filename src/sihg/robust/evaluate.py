@@ -136,6 +136,7 @@ def examine(
     check_model(model, samples)
     attacked = any(not isinstance(attack, Natural) for one in plans.values() for attack in one.values())
     check_range(samples, ball if attacked else Ball(0.0, ball.norm, ball.bounds))  # without attack eps does not matter
+    check_plans(model, samples, plans)
     begin = time.perf_counter()
     checks = list(trust.before(model, samples, ball, seed, attacked=attacked))
     spent = time.perf_counter() - begin
@@ -202,6 +203,7 @@ def _row(outcome: Outcome) -> dict[str, Any]:
     n, held = len(outcome.broken), int((~outcome.broken).sum())
     costs = {"passes": outcome.passes, "forwards": outcome.forwards, "seconds": outcome.seconds}
     row: dict[str, Any] = {"attack": outcome.attack, **_share(held, n), **_per_sample(costs, n)}
+    row |= {"proof": True} if outcome.proof else {}
     row |= {"remark": outcome.remark} if outcome.remark else {}
     row |= {"attacked": int(outcome.attacked.sum())} if not bool(outcome.attacked.all()) else {}
     row |= {"stages": [_row(one) for one in outcome.stages]} if outcome.stages else {}
@@ -222,6 +224,13 @@ def check_range(samples: Samples, ball: Ball) -> None:
     ball.check_scale(samples.shape, pixels=samples.x.dtype == torch.uint8)
     for first in range(0, len(samples) if ball.bounds is not None else 0, 4096):
         ball.around(samples.floats(slice(first, first + 4096)))
+
+
+def check_plans(model: nn.Module, samples: Samples, plans: Mapping[str, Plan]) -> None:
+    """Refuse a model that one of the attacks is not for."""
+    x = samples.floats(slice(0, 1)).to(device_of(model))
+    for attack in (attack for one in plans.values() for attack in one.values()):
+        attack.check(model, x)
 
 
 def check_model(model: nn.Module, samples: Samples) -> None:

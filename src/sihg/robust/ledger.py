@@ -108,7 +108,7 @@ class FileLedger:
                 found = {}
                 for key, plain in text["outcomes"].items():
                     values: dict[str, Any] = {name: torch.from_numpy(file[f"{key}/{name}"]) for name in ARRAYS}
-                    values |= {name: plain[name] for name in PLAIN}
+                    values |= {name: plain[name] for name in PLAIN if name in plain}
                     found[key] = Outcome(**values)
                 return found
         except Exception as error:  # whatever a damaged archive may look like

@@ -94,7 +94,7 @@ def keep_freed_memory() -> None:
 
     glibc gives back what exceeds twice the largest block that it has seen freed, up to this one.
     """
-    torch.empty(2**25 - 2**16, dtype=torch.uint8)
+    torch.empty(2**25 - 2**16, dtype=torch.uint8, device="cpu")
 
 
 @contextmanager

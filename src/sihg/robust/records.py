@@ -18,7 +18,17 @@ from sihg.robust.attacks.names import Plan, plan
 from sihg.robust.ball import Ball
 from sihg.robust.cascade import Outcome, Progress, judge
 from sihg.robust.data.samples import Samples
-from sihg.robust.evaluate import Evaluation, check_model, check_range, checked_device, drawn, examine, planned, wilson
+from sihg.robust.evaluate import (
+    Evaluation,
+    check_model,
+    check_plans,
+    check_range,
+    checked_device,
+    drawn,
+    examine,
+    planned,
+    wilson,
+)
 from sihg.robust.ledger import FileLedger
 from sihg.robust.trust import State, before, whole
 from sihg.robust.weights import Weights, load, load_weights
@@ -90,6 +100,7 @@ class Asked:
                 parts = plan(name if eps else "natural", ball, last_iterate=question.last_iterate, source=self.source)
                 stages |= {f"{eps:.12g} {part}": attack for part, attack in parts.items()}
             plans[name] = stages
+        check_plans(self.model, self.samples, plans)
         check_range(self.samples, Ball(radii[-1], self.ball.norm, self.ball.bounds))
         state = State(self.model)
         checks = [*before(self.model, self.samples, self.ball, question.seed), whole(len(self.samples), self.total)]
@@ -173,6 +184,7 @@ def _curve(outcome: Outcome, radii: list[float]) -> dict[str, Any]:
     spreads = [wilson(n - int(one.broken.sum()), n) for one in rows]
     return {
         "attack": outcome.attack,
+        **({"proof": True, "remark": outcome.remark.rpartition(": ")[2]} if outcome.proof else {}),
         "accuracy": [one.accuracy for one in rows],
         "low": [low for low, _ in spreads],
         "high": [high for _, high in spreads],

@@ -16,13 +16,14 @@ from torch import nn
 
 from sihg.core.draw import generator
 from sihg.errors import InputError, NotFiniteError
+from sihg.robust.attacks.certified import Certified
 from sihg.robust.attacks.names import plan
 from sihg.robust.ball import Ball
 from sihg.robust.cascade import judge
 from sihg.robust.data.augment import Augment
 from sihg.robust.data.batches import Batch, check_size, epoch_batches, steps_of
 from sihg.robust.data.samples import Samples
-from sihg.robust.evaluate import check_model, check_range, checked_device
+from sihg.robust.evaluate import check_model, check_plans, check_range, checked_device
 from sihg.robust.memory import PerturbationMemory
 from sihg.robust.methods import MSIHG, YOPO, FreeAT, build_method
 from sihg.robust.models import split
@@ -84,7 +85,8 @@ class Trainer:
         self._check_smallest_batch()
         self.ball = Ball(settings.eps, settings.norm, settings.bounds)
         check_range(train, self.ball)
-        plan(settings.evaluate_with, self.ball)  # an unknown one is named now, not after an epoch
+        attacks = {settings.evaluate_with: plan(settings.evaluate_with, self.ball)}
+        check_plans(self.model, train, attacks)  # what cannot be done is refused now, not after an epoch
         self.augment = Augment(settings.flip, settings.crop) if settings.flip or settings.crop else None
         if self.augment:
             self.augment.check(train.shape)
@@ -129,6 +131,8 @@ class Trainer:
             )
         if isinstance(method, YOPO):
             split(self.model)  # a model without stem and body is refused now
+        if getattr(method, "interval", 0):
+            Certified(eps=0.0).check(self.model, self.train.floats(slice(1)).to(self.device))
         return method
 
     def _check_smallest_batch(self) -> None:

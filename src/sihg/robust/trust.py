@@ -288,7 +288,7 @@ def _proof(outcomes: list[Outcome]) -> Iterator[Check]:
             f"proof: {attack.attack}",
             "error" if both else "fine",
             f"{attack.attack} breaks {both} samples that {proof.attack} proves to hold: the model's forward does more "
-            "than its layers say, or one of both is wrong"
+            "than its layers say, or one of both is wrong; trust the attack, and report the layers"
             if both
             else "",
         )
@@ -312,7 +312,7 @@ def _below_natural(plans: Mapping[str, Plan], outcomes: list[Outcome]) -> Check:
 
 def _other_attack(plans: Mapping[str, Plan], trained_with: str | None) -> Check:
     attacks = [a for plan in plans.values() for a in plan.values() if not isinstance(a, Natural | Noise | Transfer)]
-    if trained_with in (None, "natural") or not attacks:
+    if trained_with in (None, "natural", "ibp") or not attacks:
         return Check("other attacks", "not run", "not trained against an attack" if attacks else "there is none")
     if all(isinstance(attack, PGD) for attack in attacks):
         return Check(

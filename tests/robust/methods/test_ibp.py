@@ -5,9 +5,10 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from sihg.errors import InputError
+from sihg.robust.fit import fit
 from sihg.robust.intervals import leads
 from sihg.robust.methods import IBP, MSIHG, build_method
-from tests.robust.methods.nets import gradients, net, one_batch, sgd, watched, weights
+from tests.robust.methods.nets import gradients, net, one_batch, samples, sgd, watched, weights
 
 EPS = 0.1
 
@@ -21,7 +22,7 @@ def test_ibp_is_a_share_of_the_clean_loss_and_a_share_of_the_bounds() -> None:
     loss.backward()
     torch.testing.assert_close(gradients(model), gradients(twin), rtol=0, atol=1e-12)
     assert log.loss == pytest.approx(float(loss.detach()), rel=1e-12)
-    assert log.passes == 3 * 12
+    assert log.passes == 4 * 12
 
 
 def test_the_share_grows_with_the_ball() -> None:
@@ -34,15 +35,16 @@ def test_the_share_grows_with_the_ball() -> None:
 
 
 def test_msi_hg_mixes_the_bounds_into_the_loss_where_it_trains() -> None:
-    batch, model, twin = one_batch(), net("plain"), net("plain")
-    with watched(model) as points:
-        log = MSIHG(eps=EPS, tau=0.05, steps=3, interval=0.4).step(model, batch, sgd(model))
+    batch, model, twin, other = one_batch(), net("plain"), net("plain"), net("plain")
+    log = MSIHG(eps=EPS, tau=0.05, steps=3, interval=0.4).step(model, batch, sgd(model))
+    with watched(other) as points:
+        MSIHG(eps=EPS, tau=0.05, steps=3).step(other, batch, sgd(other))
     point = points.inputs[3]
     low, high = (batch.x - EPS).clamp(0, 1), (batch.x + EPS).clamp(0, 1)
     attacked, bound = cross_entropy(twin(point), batch.y), cross_entropy(leads(twin, low, high, batch.y), batch.y)
     (0.6 * attacked + 0.4 * bound).backward()
     torch.testing.assert_close(gradients(model), gradients(twin), rtol=0, atol=1e-12)
-    assert log.passes == 6 * 12
+    assert log.passes == 7 * 12
 
 
 @pytest.mark.parametrize("name", ["ibp", "msi-hg"])
@@ -56,3 +58,9 @@ def test_msi_hg_mixes_the_bounds_into_the_loss_where_it_trains() -> None:
 def test_what_is_no_share_is_refused(name: str, settings: dict[str, float], what: str) -> None:
     with pytest.raises(InputError, match=what):
         build_method(name, eps=EPS, **settings)
+
+
+def test_a_model_without_bounds_is_refused_before_a_run_begins() -> None:
+    for method in ({"method": "ibp"}, {"method": "msi-hg", "interval": 0.2}):
+        with pytest.raises(InputError, match="interval bounds do not know a BatchNorm2d"):
+            fit(net("bn", dtype=torch.float32), samples(20, dtype=torch.float32), eps=EPS, epochs=1, **method)

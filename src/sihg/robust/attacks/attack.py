@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -164,7 +165,7 @@ class Attack(ABC):
         x, y, numbers = x.detach(), y.long(), numbers.to(x.device)
         size, found = rows_at_once(x.shape[1:]), []
         keep_freed_memory()
-        with inner_mode(model, "running"):
+        with self.mode(model):
             for done in range(0, max(len(x), 1), size):
                 part = slice(done, done + size)
                 place = torch.arange(len(x[part]), device=x.device)
@@ -182,6 +183,13 @@ class Attack(ABC):
             sum(one.forwards for one in found),
             max(one.classes for one in found),
         )
+
+    def mode(self, model: nn.Module) -> AbstractContextManager[None]:
+        """How the model is attacked."""
+        return inner_mode(model, "running")
+
+    def check(self, model: nn.Module, x: Tensor) -> None:  # noqa: B027
+        """Refuse a model that the attack is not for, before others have taken their time; `x` is a sample."""
 
     def remark(self, classes: int) -> str:  # noqa: ARG002
         """What a reader of the result should know where there are so many classes."""

@@ -1,13 +1,16 @@
 """The other side of attacks: what interval bounds prove to hold."""
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import Tensor, nn
 
 from sihg.errors import InputError
 from sihg.robust.attacks.attack import Attack, Search, checked
 from sihg.robust.intervals import leads
+from sihg.robust.passes import evaluating
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -25,9 +28,18 @@ class Certified(Attack):
         if self.norm != "linf":
             raise InputError(f"interval bounds are for linf, got {self.norm}: leave certified out")
 
+    def mode(self, model: nn.Module) -> AbstractContextManager[None]:
+        """As it is: there are no gradients."""
+        return evaluating(model)
+
+    def check(self, model: nn.Module, x: Tensor) -> None:
+        """Whether there are bounds for every layer."""
+        with evaluating(model), torch.no_grad():
+            leads(model, x, x, torch.zeros(len(x), dtype=torch.long, device=x.device))
+
     def remark(self, classes: int) -> str:  # noqa: ARG002
         """How to read it."""
-        return "proven by interval bounds: the robust accuracy is at least this"
+        return "proven by interval bounds, the robust accuracy is at least this"
 
     def search(self, search: Search, seed: int) -> None:  # noqa: ARG002
         """Two passes: the middle and the width of every layer's interval."""

@@ -1,13 +1,15 @@
 """Anybody's attack, such as another library's."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sihg.errors import InputError
 from sihg.robust.attacks.attack import Attack, Search, check_points
+from sihg.robust.passes import evaluating
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -15,6 +17,10 @@ class Given(Attack):
     """A function (x, y) -> x_adv, whose points are looked at once; its own passes are not counted."""
 
     function: Callable[[Tensor, Tensor], Tensor]
+
+    def mode(self, model: nn.Module) -> AbstractContextManager[None]:
+        """As it is: the function may do with it what it wants."""
+        return evaluating(model)
 
     def search(self, search: Search, seed: int) -> None:
         """Call it, with torch's random numbers a function of the seed."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from sihg.robust.data.batches import Batch
-from sihg.robust.methods.threat import Log, Optimizer, Threat, check_interval, option, train_on
+from sihg.robust.methods.threat import INTERVAL_PASSES, Log, Optimizer, Threat, check_interval, option, train_on
 
 
 @dataclass(kw_only=True)
@@ -26,4 +26,4 @@ class IBP(Threat):
         """Train on one batch."""
         ball, _ = self.ball(batch)
         mixed = self.bounded(model, batch, ball, self.interval)
-        return train_on(model, batch, batch.x, optimizer, 2 * len(batch.x), mixed)
+        return train_on(model, batch, batch.x, optimizer, INTERVAL_PASSES * len(batch.x), mixed)

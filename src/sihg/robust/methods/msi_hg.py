@@ -11,6 +11,7 @@ from sihg.robust.data.augment import Move
 from sihg.robust.data.batches import Batch
 from sihg.robust.memory import PerturbationMemory
 from sihg.robust.methods.threat import (
+    INTERVAL_PASSES,
     Log,
     Optimizer,
     Threat,
@@ -92,7 +93,7 @@ class MSIHG(Threat):
             kept = move.back(delta, stored) if move is not None and self.augment_delta == "same" else delta
             self.memory.write(batch.index, batch.epoch, kept)
         moved = float((delta - old).abs_().mean()) / self.eps
-        passes, saturated = (self.steps + (2 if self.interval else 0)) * len(delta), ball.saturated(delta)
+        passes, saturated = (self.steps + (INTERVAL_PASSES if self.interval else 0)) * len(delta), ball.saturated(delta)
         mixed = self.bounded(model, batch, ball, self.interval)
         return train_on(model, batch, batch.x + delta, optimizer, passes, mixed, moved=moved, saturated=saturated)  # 7
 

@@ -13,6 +13,8 @@ from sihg.robust.data.batches import Batch
 from sihg.robust.intervals import leads
 from sihg.robust.passes import descend, summed
 
+INTERVAL_PASSES = 3  # what the training pass of interval bounds takes: middles and widths, each with its weights
+
 
 class Optimizer(Protocol):
     """What a method asks of an optimiser; every torch optimiser has it."""
@@ -138,7 +140,7 @@ def check_interval(share: float, norm: str) -> None:
     """Refuse a share of interval bounds that there is not."""
     check_share(share, "interval")
     if share and norm != "linf":
-        raise InputError(f"interval bounds are for linf, got {norm}: give interval 0, or take linf")
+        raise InputError(f"interval bounds are for linf, got {norm}: take linf, or a method without them")
 
 
 def check_positive(value: float | None, name: str) -> None:
