@@ -228,7 +228,7 @@ def test_progress_hears_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rows_at_once() -> None:
     """About as many values whatever the shape, in multiples of the 64 rows that are drawn together."""
     shapes = ((1, 28, 28), (3, 32, 32), (3, 224, 224), (6,), ())
-    assert [base.rows_at_once(shape) for shape in shapes] == [448, 128, 64, 1024, 1024]
+    assert [base.rows_at_once(shape) for shape in shapes] == [1024, 256, 64, 1024, 1024]
 
 
 def test_no_rows() -> None:
