@@ -17,7 +17,7 @@ from sihg.robust.passes import Loss, inner_mode, keep_freed_memory
 
 DRAWN = 64  # rows whose draws come from one generator, so that draws do not depend on what is attacked at once
 SLACK = 1e-5  # of eps: what rounding may add to a distance
-VALUES, MOST = 1024 * 784, 1024  # values of x, and rows, attacked at once: by measurement, see benchmarks/attack_speed.py
+VALUES, MOST = 1024 * 784, 1024  # values of x, and rows, attacked at once: measured, see benchmarks/attack_speed.py
 
 
 Draw = Callable[[tuple[int, ...], torch.Generator], Tensor]
