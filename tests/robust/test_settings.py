@@ -192,10 +192,11 @@ def test_every_setting_has_a_help_text() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_can_be_built_from_settings(method: str) -> None:
-    chosen = changed(method=method, eps=0.1, norm="l2", bounds=None, epochs=10)
+    norm = "linf" if method == "ibp" else "l2"  # which has no other
+    chosen = changed(method=method, eps=0.1, norm=norm, bounds=None, epochs=10)
     built = build_method(method, **chosen.method_arguments())
     if method != "natural":
-        assert (built.eps, built.norm, built.bounds) == (0.1, "l2", None)
+        assert (built.eps, built.norm, built.bounds) == (0.1, norm, None)
     if method == "dat":
         assert built.control_epochs == 8
         assert build_method("dat", **changed(method="dat", control_epochs=3).method_arguments()).control_epochs == 3
