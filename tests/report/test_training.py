@@ -318,7 +318,7 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
 
 
 def test_every_run_has_a_look_of_its_own() -> None:
-    assert len(set(TRAINING.values())) == len(TRAINING) == 9
+    assert len(set(TRAINING.values())) == len(TRAINING) == 10
     assert looks(list(TRAINING)) == list(TRAINING.values())
     assert looks(["pgd", "natural", "pgd"])[:2] == [look("pgd"), look("natural")]
     palette = len(LOOKS) + len(OTHERS)

@@ -1,5 +1,6 @@
 """The verbs that methods and attacks share: gradients in the input, ascent, the pass that trains, scoped modes."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from sihg.errors import InputError, UnknownNameError
+from sihg.errors import InputError, NotFiniteError, UnknownNameError
 from sihg.robust.ball import Feasible
 from sihg.robust.first_layer import quick_input_gradients
 
@@ -29,6 +30,18 @@ def summed(logits: Tensor, y: Tensor) -> Tensor:
             f"labels go from {int(y.min())} to {int(y.max())}, but the model has {logits.shape[1]} outputs: labels "
             "count from 0"
         ) from None
+
+
+def finite(loss: Tensor, point: Tensor) -> Tensor:
+    """The loss of a batch; one that is not finite is an error before it reaches the weights."""
+    if not math.isfinite(float(loss.detach())):
+        rows = (~torch.isfinite(point.detach().flatten(1)).all(1)).nonzero().flatten().tolist()
+        where = f"row {rows[0]} of the batch has a value that is not finite: clean the data" if rows else ""
+        raise NotFiniteError(
+            f"the loss is {float(loss.detach())}, the weights stay as they were: "
+            + (where or "lower the learning rate, or clip gradients")
+        )
+    return loss
 
 
 def gradient(model: nn.Module, point: Tensor, y: Tensor, loss: Loss = summed) -> Tensor:
@@ -59,7 +72,7 @@ def descend(
     `mixed` may make another summed loss of it.
     """
     logits = model(point)
-    loss = mixed(summed(logits, y))
+    loss = finite(mixed(summed(logits, y)), point)
     (loss / size).backward()
     return loss.detach(), logits.detach()
 

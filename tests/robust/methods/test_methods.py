@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from sihg.errors import InputError, UnknownNameError
+from sihg.errors import InputError, NotFiniteError, UnknownNameError
 from sihg.robust.methods import METHODS, build_method, hyperparameters
 from tests.robust.methods.nets import net, one_batch, sgd, weights
 
@@ -97,3 +97,12 @@ def test_an_unknown_method() -> None:
         UnknownNameError, match=r"unknown method 'msihg' .*: choose from natural, fgsm, fast, free, pgd, dat"
     ):
         build_method("msihg")
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "msi-hg"])  # whose memory refuses it before
+def test_an_image_that_is_not_finite_never_reaches_the_weights(name: str) -> None:
+    model, batch = net("plain"), one_batch()
+    batch.x[3, 0, 2, 2] = torch.nan
+    with pytest.raises(NotFiniteError, match="row 3 of the batch has a value that is not finite: clean the data"):
+        build_method(name, **({} if name == "natural" else {"eps": 0.1})).step(model, batch, sgd(model))
+    assert torch.equal(weights(model), weights(net("plain")))

@@ -9,7 +9,7 @@ from sihg.errors import InputError, UnknownNameError
 from sihg.robust.ball import Feasible, L2Set, LinfSet
 from sihg.robust.data.batches import Batch
 from sihg.robust.methods.threat import Log, Optimizer, Threat, check_positive, check_steps, log, option
-from sihg.robust.passes import gradient, inner_mode, summed
+from sihg.robust.passes import finite, gradient, inner_mode, summed
 
 
 @dataclass(kw_only=True)
@@ -52,7 +52,7 @@ class DAT(Threat):
         logits = model(batch.x + delta)
         losses = nn.functional.cross_entropy(logits, batch.y, reduction="none")
         weights = losses.detach() / losses.detach().mean() if self.weighted and batch.epoch > 0 else 1.0
-        (losses * weights).sum().div(batch.size).backward()
+        finite((losses * weights).sum(), batch.x).div(batch.size).backward()
         optimizer.step()
         return log(losses.detach().sum(), logits.detach(), batch.y, passes + len(delta))
 

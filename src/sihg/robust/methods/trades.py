@@ -9,7 +9,7 @@ from torch.nn.functional import kl_div, log_softmax
 from sihg.errors import InputError
 from sihg.robust.data.batches import Batch
 from sihg.robust.methods.threat import Log, Optimizer, Threat, check_positive, check_steps, log, option
-from sihg.robust.passes import ascend, gradient, inner_mode, summed
+from sihg.robust.passes import ascend, finite, gradient, inner_mode, summed
 
 
 @dataclass(kw_only=True)
@@ -45,7 +45,7 @@ class TRADES(Threat):
         optimizer.zero_grad()
         natural, attacked = model(batch.x), model(batch.x + delta)
         value = summed(natural, batch.y) + self.beta * divergence(log_softmax(natural, 1), attacked)
-        (value / batch.size).backward()
+        (finite(value, batch.x) / batch.size).backward()
         optimizer.step()
         return log(value.detach(), attacked.detach(), batch.y, passes=(self.steps + 2.5) * len(delta))
 

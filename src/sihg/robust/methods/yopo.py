@@ -9,7 +9,7 @@ from sihg.errors import UnknownNameError
 from sihg.robust.data.batches import Batch
 from sihg.robust.methods.threat import Log, Optimizer, Threat, check_positive, check_steps, log, option
 from sihg.robust.models import split
-from sihg.robust.passes import Slope, ascend, frozen_statistics, inner_mode, summed
+from sihg.robust.passes import Slope, ascend, finite, frozen_statistics, inner_mode, summed
 
 
 @dataclass(kw_only=True)
@@ -47,7 +47,7 @@ class YOPO(Threat):
             features = stem(batch.x + delta)
             out = features.detach().requires_grad_()
             logits = body(out)
-            loss = summed(logits, batch.y)
+            loss = finite(summed(logits, batch.y), batch.x)
             (loss * share).backward()
             assert out.grad is not None
             p = out.grad / share  # the adjoint of the summed loss
