@@ -132,7 +132,7 @@ def test_a_folder_is_used_once_at_a_time(tmp_path: Path) -> None:
 
     fit(own_model(), Pictures(), out=tmp_path, tell=try_to_lock, **options)
     assert len(in_use) == 1
-    with pytest.raises(InputError, match="already has a run"):
+    with pytest.raises(InputError, match="already has a run: go on with resume=True, replace it with overwrite=True"):
         fit(own_model(), Pictures(), out=tmp_path, **options)
     assert fit(own_model(), Pictures(), out=tmp_path, overwrite=True, **options).finished
 

@@ -57,6 +57,10 @@ def fit(
         return _resumed(out, model, train, chosen, held, tell)
     if out is None:
         return Trainer(model, train, chosen, held_out=held, tell=tell).run()
+    if not overwrite and (Path(out) / "config.toml").is_file():
+        raise InputError(
+            f"{out} already has a run: go on with resume=True, replace it with overwrite=True, or give another out"
+        )
     check_free(out, overwrite=overwrite)
     # What is wrong with the data or the settings shows here, before there is a folder; mapped files need one.
     ready = Trainer(model, train, replace(chosen, memory_files=False), held_out=held, tell=tell)

@@ -76,7 +76,8 @@ class MSIHG(Threat):
             )
         if self.memory is not None and self.norm == "l2" and self.memory.dtype == "int8":
             raise InputError(
-                "an int8 memory, in steps of eps / 127, is too coarse for l2, where most entries are smaller: take fp16"
+                "an int8 memory, in steps of eps / 127, is too coarse for l2, where most entries are smaller: "
+                "take fp16 (dtype='fp16' of the memory, --memory fp16)"
             )
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
