@@ -173,3 +173,6 @@ def test_proofs_with_attacks_in_tables_curves_and_points(done: Path, capsys: pyt
     (curve,) = json.loads((done / "evaluation" / name).read_text())["curves"]
     assert curve["proof"]
     assert curve["accuracy"] == sorted(curve["accuracy"], reverse=True)
+    assert run("report", done) == 0
+    page = (done / "index.html").read_text()
+    assert "proven" in page  # instead of an iterate

@@ -30,7 +30,7 @@ def radius_curves(record: dict[str, Any]) -> Figure:
         (line,) = axes.plot(record["eps"], one["accuracy"], color=look.colour, marker=look.marker, markersize=5)
         line.set(clip_on=False, zorder=3)  # whole at the edges too
         lines.append(line)
-    names = [shown(one["attack"], 30) for one in record["curves"]]
+    names = [shown(one["attack"], 30) + (" (at least)" if one.get("proof") else "") for one in record["curves"]]
     legend = figure.legend(lines, names, loc="outside right upper", frameon=False)
     for text in legend.get_texts():
         text.set_parse_math(False)

@@ -15,6 +15,7 @@ from sihg.runs.tables import read_json_lines, read_table
 
 Row = Mapping[str, float | None]
 NUMBERS = ("epoch", "accuracy", "natural", "robust", "passes", "seconds")  # the columns of metrics.csv used here
+PROVEN = "proven"  # the rule of a row that is no attack, whose accuracy is a lower bound
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Evaluation:
     eps: float | None
     norm: str
     bounded: bool
-    rule: str  # which iterates count
+    rule: str  # which iterates count, or PROVEN
     samples: int | None
     passes: float | None  # a sample
     seconds: float | None
@@ -184,7 +185,8 @@ def _evaluations(source: Path, settings: Mapping[str, Any], is_older: Callable[[
             accuracy=accuracy,
             low=_finite(one.get("low")),
             high=_finite(one.get("high")),
-            **{key: str(record.get(key) or "") for key in ("checkpoint", "data", "split", "norm", "rule")},
+            **{key: str(record.get(key) or "") for key in ("checkpoint", "data", "split", "norm")},
+            rule=PROVEN if one.get("proof") is True else str(record.get("rule") or ""),
             eps=_finite(record.get("eps")),
             bounded=record.get("bounds", True) is not None,
             samples=one["samples"] if isinstance(one.get("samples"), int) else None,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from html import escape
 
 from sihg.report.table import Cell, Column, Table, read
-from sihg.report.trained import Evaluation, TrainingRun
+from sihg.report.trained import PROVEN, Evaluation, TrainingRun
 
 CORE = ("run", "method", "data", "model", "eps", "epochs", "training_accuracy", "passes", "seconds")
 
@@ -153,7 +153,7 @@ def _tested(runs: Sequence[TrainingRun]) -> dict[str, dict[str, Evaluation]]:
     for run in runs:
         for one in run.evaluations:
             if one.is_own and not one.older and one.split in ("test", ""):
-                rule = one.rule if one.rule == "last iterate" and one.attack != "natural" else ""
+                rule = one.rule if one.rule in ("last iterate", PROVEN) and one.attack != "natural" else ""
                 of_kind = kept.setdefault((one.attack, one.checkpoint, rule), {})
                 if run.name not in of_kind or (of_kind[run.name].samples or 0) < (one.samples or 0):
                     of_kind[run.name] = one
