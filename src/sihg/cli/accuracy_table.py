@@ -11,7 +11,7 @@ def table(record: dict[str, Any]) -> str:
     for row in record["attacks"]:
         rows += [_row(row, row["attack"]), *(_row(part, f"  {part['attack']}") for part in row.get("stages", []))]
     headings = ["attack", "accuracy %", "95 % interval", "attacked", "passes a sample", "forwards", "seconds"]
-    return _drawn(f"{record['checkpoint']} on {_about(record)}", headings, rows)
+    return drawn(f"{record['checkpoint']} on {_about(record)}", headings, rows)
 
 
 def _row(row: dict[str, Any], name: str) -> list[str]:
@@ -43,7 +43,7 @@ def curves(records: Records) -> str:
         for i, eps in enumerate(some["eps"])
     ]
     about = f"{some['samples']} samples of {_about(some)}" if len(common) == 1 else "accuracies"
-    return _drawn(about, headings, rows)
+    return drawn(about, headings, rows)
 
 
 def side_by_side(records: Records) -> str:
@@ -60,7 +60,7 @@ def side_by_side(records: Records) -> str:
         for name, record in records
     ]
     about = f"{some['samples']} samples of {_about(some)}" if len(common) == 1 else "accuracies"
-    return _drawn(about, headings, rows)
+    return drawn(about, headings, rows)
 
 
 def _about(record: dict[str, Any]) -> str:
@@ -68,7 +68,8 @@ def _about(record: dict[str, Any]) -> str:
     return f"{record['data']} ({record['split']}): {ball}; broken: {record['rule']}"
 
 
-def _drawn(about: str, headings: list[str], rows: list[list[str]]) -> str:
+def drawn(about: str, headings: list[str], rows: list[list[str]]) -> str:
+    """A table under a line that says what it is about."""
     from rich.console import Console
     from rich.table import Table
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from sihg import __version__
-from sihg.cli import data, doctor, evaluate, report, resume, solve, train
+from sihg.cli import compare, data, doctor, evaluate, report, reproduce, resume, solve, train
 from sihg.errors import SihgError
 
 
@@ -15,11 +15,12 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="sihg",
         description="Semi-implicit hybrid gradient methods: train robust models, solve minimax problems, compare.",
-        epilog="`sihg COMMAND --help` tells more. Exit codes: 0 done, 2 a mistake in what was asked, 130 interrupted.",
+        epilog="`sihg COMMAND --help` tells more. Exit codes: 0 done, 1 a part of a grid failed, 2 a mistake in what was "
+        "asked, 130 interrupted.",
     )
     parser.add_argument("--version", action="version", version=f"sihg {__version__}")
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
-    for command in (train, resume, evaluate, data, doctor, solve, report):
+    for command in (train, resume, evaluate, reproduce, compare, report, data, doctor, solve):
         command.add_parser(commands)
     return parser
 

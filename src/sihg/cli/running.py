@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 Pairs = list[tuple[str, str | None]]  # settings as typed; None: a switch without a value
 
 
-def add_common(parser: argparse.ArgumentParser) -> None:
+def add_common(parser: argparse.ArgumentParser, threads: str = "threads to compute with") -> None:
     """What every command that computes with data takes."""
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="the folder of the data files")
-    parser.add_argument("--threads", type=whole, metavar="N", help="threads to compute with")
+    parser.add_argument("--threads", type=whole, metavar="N", help=threads)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 

@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     from sihg.robust.fit import check_free, prepare, run_in
     from sihg.runs.folder import RunFolder
 
-    given = pairs(args.settings) + [_assigned(text) for text in args.set]
+    given = pairs(args.settings) + [assigned(text) for text in args.set]
     settings = chosen(args.preset, given, config=args.config).complete()
     if args.out is None:
         raise InputError("no run folder named: give --out, such as --out runs/first")
@@ -80,7 +80,8 @@ def run(args: argparse.Namespace) -> int:
 # ---- settings
 
 
-def _assigned(text: str) -> tuple[str, str | None]:
+def assigned(text: str) -> tuple[str, str | None]:
+    """A setting in KEY=VALUE."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise InputError(f"--set {text!r} is not of the form KEY=VALUE, such as schedule.peak=5")
@@ -89,7 +90,7 @@ def _assigned(text: str) -> tuple[str, str | None]:
 
 def chosen(preset: str | None, given: Pairs, *, config: Path | None = None) -> "Settings":
     """The config, or the preset (that of the data, where neither is named), with what is given."""
-    from sihg.robust.settings import Settings, dotted_name, presets, read_settings
+    from sihg.robust.settings import Settings, presets, read_settings
     from sihg.robust.settings import preset as preset_settings
     from sihg.runs.config import from_toml
 
@@ -113,6 +114,13 @@ def chosen(preset: str | None, given: Pairs, *, config: Path | None = None) -> "
         if ":" in base and "eps" not in named:
             raise InputError(f"no preset is for {base!r}, so eps is yours to say: such as --eps 8/255")
         settings = Settings().with_values({"method": method} if method else {})
+    return with_given(settings, given)
+
+
+def with_given(settings: "Settings", given: Pairs) -> "Settings":
+    """Settings changed by what was typed."""
+    from sihg.robust.settings import dotted_name
+
     values: dict[str, Any] = {}
     for name, value in given:
         full = dotted_name(name, settings.method["name"])

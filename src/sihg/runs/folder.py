@@ -14,6 +14,8 @@ from sihg.runs.files import write_text
 from sihg.runs.lock import NAME as LOCK
 from sihg.runs.lock import locked
 
+OUTPUT = "output.log"  # what a process that trains and evaluates for a grid says; it is there before the run
+
 
 class RunFolder:
     """Paths and rules of one run's folder."""
@@ -94,9 +96,10 @@ class RunFolder:
                 path.unlink(missing_ok=True)
 
     def _contents(self) -> list[Path]:
-        """What lies in the folder, apart from its lock and half files of writes that were cut short."""
+        """What lies in the folder, apart from its lock, its output and half files of writes that were cut short."""
         cut_short = tuple(f".{name}." for name in self.NAMES)
-        return [p for p in sorted(self.path.iterdir()) if p.name != LOCK and not p.name.startswith(cut_short)]
+        there = (p for p in sorted(self.path.iterdir()) if p.name not in (LOCK, OUTPUT))
+        return [p for p in there if not p.name.startswith(cut_short)]
 
     def _make_room(self, *, overwrite: bool) -> None:
         if not self.config.is_file():

@@ -1,0 +1,322 @@
+"""`sihg reproduce`: methods times seeds on a data set, side by side; a table, a page."""
+
+import argparse
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sihg.cli.numbers import whole
+from sihg.cli.running import Pairs, add_common, pairs, showing_warnings, threads
+from sihg.errors import InputError, UnknownNameError
+
+if TYPE_CHECKING:
+    from sihg.experiments.grid import Cell, Grid
+    from sihg.experiments.processes import Ended
+    from sihg.experiments.summary import Figure, Row
+
+METHODS = "pgd,dat,yopo,msi-hg"
+ATTACKS = "natural,pgd-20,pgd-50-10"
+OURS = {"method": "--methods", "method.name": "--methods", "seed": "--trials", "data": "the name of the data"}
+
+EPILOG = """examples:
+  sihg reproduce digits
+  sihg reproduce mnist --list
+  sihg reproduce mnist --preset mnist-fast --methods pgd,msi-hg --trials 3 --epochs 8 --samples 2000
+  sihg reproduce svhn --trials 1 --set samples=20000 --out runs/small-svhn
+
+Any setting of `sihg train` may be given, and goes to those of the methods that have it; --samples are those of the test,
+--set samples=N those of the training. Each cell is a run folder DIR/METHOD-sSEED, with what its processes said in
+output.log. Ctrl-C, a kill, a crash: the same command goes on, and ends with the same table; results do not depend on
+--jobs. More methods and more trials may be asked for later, other settings belong in another folder.
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "reproduce",
+        help="train and attack several methods with several seeds; a table and a page",
+        usage="sihg reproduce DATA [--methods A,B] [--trials N] [--jobs N] [--samples N] [--out DIR] [--list] "
+        "[--SETTING VALUE ...]",
+        description="Train each method with each seed by the settings of the data set's preset, attack what came out, "
+        "and show mean and deviation over the seeds.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("data", metavar="DATA", help="digits, mnist, svhn or cifar10; with --preset, any data set")
+    parser.add_argument("--methods", default=METHODS, metavar="A,B", help="by comma (default: %(default)s)")
+    parser.add_argument("--trials", type=whole, default=5, metavar="N", help="seeds 0 to N - 1 (default: %(default)s)")
+    parser.add_argument("--attacks", default=ATTACKS, metavar="A,B", help="as in evaluate (default: %(default)s)")
+    parser.add_argument("--samples", type=whole, metavar="N", help="test on so many, drawn by class (default: all)")
+    parser.add_argument("--preset", metavar="NAME", help="settings to begin with (default: the preset of the data)")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the runs; repeat")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the folder of the runs (default: runs/reproduce-DATA)")
+    parser.add_argument("--jobs", type=whole, metavar="N", help="cells at a time (default: as many as cores allow)")
+    parser.add_argument("--list", action="store_true", help="tell what would run and what it would cost, and stop")
+    add_common(parser, threads="threads of each cell, on which its last digits depend (default: 1)")
+    parser.set_defaults(run=run, takes_settings=True)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check and measure everything, run what is not done, show what came out."""
+    from sihg.experiments.grid import cores
+
+    given = pairs(args.settings) + _assigned(args.set)
+    grid = _grid(args, given)
+    jobs = cores() // grid.threads or 1 if args.jobs is None else args.jobs
+    if jobs == 0:
+        raise InputError("--jobs must be at least 1, got 0: leave it out for as many as there are cores")
+    grid.check()
+    left = [cell for cell in grid.cells() if cell.record() is None]
+    costs = _costs(grid, left, args.data_dir)
+    if args.list:
+        print(_listing(grid, costs, jobs, as_json=args.json))
+        return 0
+    ended: dict[str, Ended] = {}
+    stopped = False
+    with grid.opened():
+        if left:
+            commands = {cell.name: _command(cell, args, given, grid.threads) for cell in left}
+            stopped, ended = _run_all(grid, left, commands, costs, jobs)
+        return _show(args, grid, ended, stopped=stopped)
+
+
+# ---- what is asked
+
+
+def _assigned(texts: list[str]) -> Pairs:
+    from sihg.cli.train import assigned
+
+    return [assigned(text) for text in texts]
+
+
+def _grid(args: argparse.Namespace, given: Pairs) -> "Grid":
+    from sihg.cli.train import with_given
+    from sihg.experiments.grid import Grid
+    from sihg.robust.settings import preset, presets
+
+    for name, _ in given:
+        if name in OURS:
+            raise InputError(f"--{name} is said by {OURS[name]} here: leave it out")
+    own = [name for name, table in presets().items() if table["data"] == name]
+    if args.preset is None and args.data not in own:
+        raise UnknownNameError("data set", args.data, own)
+    for name, least in (("trials", args.trials), ("samples", args.samples), ("threads", args.threads)):
+        if least == 0:
+            raise InputError(f"--{name} must be at least 1, got 0: give 1 or more, or leave it out")
+    base = args.preset or args.data
+    settings = {}
+    for method in _names(args.methods, "methods"):
+        settings[method] = preset(base, method).with_values({"data": args.data})
+    settings = {name: with_given(one, _of(name, list(settings), given)) for name, one in settings.items()}
+    print(f"settings: preset {base}", file=sys.stderr)
+    return Grid(
+        folder=args.out or Path("runs") / f"reproduce-{base}",
+        settings=settings,
+        trials=args.trials,
+        attacks=tuple(_names(args.attacks, "attacks")),
+        samples=args.samples,
+        threads=args.threads or 1,
+    )
+
+
+def _names(text: str, what: str) -> list[str]:
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise InputError(f"--{what} names none: such as --{what} {METHODS if what == 'methods' else ATTACKS}")
+    return names
+
+
+def _of(method: str, methods: list[str], given: Pairs) -> Pairs:
+    """Those of the given settings that a method has; one that none has is refused."""
+    from sihg.robust.settings import dotted_name
+
+    def has(one: str, name: str) -> bool:
+        try:
+            dotted_name(name, one)
+        except InputError:
+            return False
+        return True
+
+    for name, _ in given:
+        if not any(has(one, name) for one in methods):
+            dotted_name(name, method)  # says why
+    return [(name, value) for name, value in given if has(method, name)]
+
+
+def _command(cell: "Cell", args: argparse.Namespace, given: Pairs, count: int) -> list[str]:
+    """The command of a cell's process."""
+    common = ["--threads", str(count), *(["--data-dir", str(args.data_dir)] if args.data_dir else [])]
+    own = _of(cell.method, [cell.method, *_names(args.methods, "methods")], given)
+    train = ["train", "--preset", args.preset or args.data, "--data", args.data, "--method", cell.method]
+    train += ["--seed", str(cell.settings.seed), *(f"--{k}" if v is None else f"--{k}={v}" for k, v in own)]
+    train += [*common, "--out", str(cell.folder)]
+    evaluate = ["evaluate", str(cell.folder), "--attacks", ",".join(cell.attacks), *common]
+    evaluate += ["--samples", str(cell.samples)] if cell.samples is not None else []
+    commands = [train, ["resume", str(cell.folder), *common], evaluate]
+    return [sys.executable, "-m", "sihg.cli.cell", str(cell.folder), *map(json.dumps, commands)]
+
+
+# ---- what it costs
+
+
+def _costs(grid: "Grid", left: "list[Cell]", data_dir: Path | None) -> dict[str, dict[str, float]]:
+    """The seconds of each phase of a cell, by method, from a few measured steps; all mistakes show here."""
+    if not left:
+        return {}
+    from sihg.experiments.cost import costs
+
+    with showing_warnings(), threads(grid.threads):
+        print("measuring a few steps of each method", file=sys.stderr)
+        methods = dict.fromkeys(cell.method for cell in left)
+        return {m: costs(grid.settings[m], grid.attacks, grid.samples, data_dir) for m in methods}
+
+
+def _remaining(cell: "Cell", costs: dict[str, dict[str, float]]) -> float:
+    """The seconds that a cell still takes; none where it is done."""
+    if cell.record() is not None:
+        return 0.0
+    phases = costs[cell.method]
+    return sum(phases.values()) - phases["training"] * min(1.0, cell.epochs() / cell.settings.epochs)
+
+
+def _listing(grid: "Grid", costs: dict[str, dict[str, float]], jobs: int, *, as_json: bool) -> str:
+    from sihg.experiments.outlook import shared
+
+    cells = grid.cells()
+    seconds = [_remaining(cell, costs) for cell in cells]
+    in_all = shared([one for one in seconds if one], jobs)
+    if as_json:
+        rows = [
+            {"cell": cell.name, "state": _state(cell), "seconds": one, "of": costs.get(cell.method)}
+            for cell, one in zip(cells, seconds, strict=True)
+        ]
+        about = {"folder": str(grid.folder), "jobs": jobs, "threads": grid.threads, "seconds": in_all}
+        return json.dumps({**about, "cells": rows}, indent=1)
+    from sihg.cli.grid_progress import duration
+
+    table = [[cell.name, _state(cell), duration(one)] for cell, one in zip(cells, seconds, strict=True)]
+    drawn = _drawn(["cell", "state", "still takes"], table, f"{grid.folder}: {grid.trials} trials of each method")
+    return (
+        f"{drawn}\nabout {duration(in_all)} in all with {jobs} at a time: training from a few measured steps, attacks as "
+        "if every sample held; starting a process takes some seconds more"
+    )
+
+
+def _state(cell: "Cell") -> str:
+    if cell.record() is not None:
+        return "done"
+    if not (cell.folder / "config.toml").is_file():
+        return "to do"
+    epochs = cell.epochs()
+    return "trained" if epochs >= cell.settings.epochs else f"{epochs} of {cell.settings.epochs} epochs"
+
+
+# ---- running
+
+
+def _run_all(
+    grid: "Grid", left: "list[Cell]", commands: dict[str, list[str]], costs: dict[str, dict[str, float]], jobs: int
+) -> "tuple[bool, dict[str, Ended]]":
+    """Run the cells that are left; whether Ctrl-C came, and how those ended that were begun."""
+    from sihg.cli.grid_progress import GridProgress, duration
+    from sihg.experiments.outlook import Outlook, shared
+    from sihg.experiments.processes import Job, Processes
+
+    all_of_it = len(grid.cells())
+    about = duration(shared([_remaining(cell, costs) for cell in left], jobs))
+    print(f"{len(left)} of {all_of_it} cells to run in {grid.folder}, {jobs} at a time: about {about}", file=sys.stderr)
+    outlook = Outlook({cell.name: costs[cell.method] for cell in left}, jobs)
+    todo = [Job(cell.name, commands[cell.name], cell.log) for cell in left]
+    with GridProgress(outlook, all_of_it, all_of_it - len(left)) as progress:
+        return Processes(jobs, progress.hear).run(todo), progress.ended
+
+
+# ---- what came out
+
+
+def _show(args: argparse.Namespace, grid: "Grid", ended: "dict[str, Ended]", *, stopped: bool) -> int:
+    """Print the table and what to do next; the exit code."""
+    from sihg.experiments.summary import rows
+
+    found = rows(grid)
+    cells = {cell.name: cell for cell in grid.cells()}
+    failed = {name: end.words for name, end in ended.items() if end.code and cells[name].record() is None}
+    failed = {} if stopped else failed
+    page = _page(grid.folder)
+    if args.json:
+        about = {"data": args.data, "folder": str(grid.folder), "attacks": list(grid.attacks), "trials": grid.trials}
+        about |= {"methods": [row.as_dict() for row in found], "failed": failed, "finished": not (failed or stopped)}
+        print(json.dumps({**about, "report": page}, indent=1, allow_nan=False), flush=True)
+    else:
+        print(_table(grid, found), flush=True)
+    _tell_doubts(grid)
+    if page:
+        print(f"report: {page}", file=sys.stderr)
+    again = shlex.join(["sihg", *sys.argv[1:]]) if sys.argv[1:2] == ["reproduce"] else "the same command"
+    for name, words in failed.items():
+        print(f"failed: {name}: {words}; all that it said: {cells[name].log}", file=sys.stderr)
+    if stopped:
+        print(f"to go on: {again}", file=sys.stderr)
+        return 130
+    if failed:
+        print(f"{len(failed)} of {len(cells)} cells failed: when the reason is gone, {again} goes on", file=sys.stderr)
+        return 1
+    print(f"next: sihg evaluate {shlex.quote(str(grid.folder))}/*-s0 --attacks standard", file=sys.stderr)
+    return 0
+
+
+def _page(folder: Path) -> str | None:
+    """The report, where there are runs."""
+    from sihg.report.trained import run_folders
+    from sihg.report.training import report_training
+
+    if not run_folders(folder):
+        return None
+    report_training(folder)
+    return str(folder / "index.html")
+
+
+def _table(grid: "Grid", found: "list[Row]") -> str:
+    some = next(iter(grid.settings.values()))
+    headings = ["method", "n", *(f"{attack} %" for attack in grid.attacks), "passes", "seconds"]
+    table = [
+        [
+            row.method,
+            str(len(row.seeds)) if len(row.seeds) == grid.trials else f"{len(row.seeds)} of {grid.trials}",
+            *(_spread(row.accuracy[attack], 100, 2) for attack in grid.attacks),
+            _spread(row.passes, 1, 1, alone=True),
+            _spread(row.seconds, 1, 1, alone=True),
+        ]
+        for row in found
+    ]
+    tested = "all test samples" if grid.samples is None else f"{grid.samples} test samples"
+    ball = f"{some.norm} eps {some.eps:g}"
+    about = f"{some.data}, {ball}, {tested}, last weights: mean ± deviation over n seeds; passes a sample and seconds"
+    return _drawn(headings, table, f"{about} are of training")
+
+
+def _spread(figure: "Figure", scale: float, digits: int, *, alone: bool = False) -> str:
+    if figure.mean is None:
+        return "-"
+    text = f"{scale * figure.mean:.{digits}f}"
+    return text if alone or figure.deviation is None else f"{text} ± {scale * figure.deviation:.{digits}f}"
+
+
+def _tell_doubts(grid: "Grid") -> None:
+    """Say each kind once, of the first cell that has it."""
+    from sihg.experiments.summary import doubts
+
+    for found in doubts(grid).values():
+        name, check = found[0]
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        print(f"{check['result']} ({name}{more}): {check['message']}", file=sys.stderr)
+
+
+def _drawn(headings: list[str], rows: list[list[str]], about: str) -> str:
+    from sihg.cli.accuracy_table import drawn
+
+    return drawn(about, headings, rows)

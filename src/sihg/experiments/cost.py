@@ -1,0 +1,109 @@
+"""What a run will cost, from a few measured steps; nothing is left behind."""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from sihg.robust import data as sources
+from sihg.robust.attacks import Attack
+from sihg.robust.attacks.attack import rows_at_once
+from sihg.robust.ball import Ball
+from sihg.robust.cascade import judge
+from sihg.robust.data.samples import Samples
+from sihg.robust.evaluate import check_plans, drawn, planned
+from sihg.robust.fit import prepare
+from sihg.robust.settings import Settings
+from sihg.robust.trainer import Trainer
+from sihg.robust.weights import load
+
+STEPS = 5  # measured, after one that warms up
+ENOUGH = 4.0  # seconds after which one measured step will do
+ROWS = 32  # samples attacked to measure, at first
+LONG = 0.2  # seconds of an attack that can be measured
+FEW = 5  # steps of an attack
+COUNTS = ("steps", "queries", "draws")  # whichever an attack has
+NOTHING = 1e-6  # of eps: a ball so small that nothing breaks
+
+Costs = dict[str, float]  # seconds by phase: training, then each attack
+
+
+def costs(settings: Settings, attacks: Sequence[str], samples: int | None, data_dir: Path | None) -> Costs:
+    """The seconds of a run's training and of each attack on its test samples, these at most: as if all held.
+
+    What is wrong with the settings, the data or the attacks shows here.
+    """
+    trainer = prepare(replace(settings, memory_files=False), data_dir=data_dir, tell=lambda _event, _about: None)
+    check_plans(trainer.model, trainer.train, planned(attacks, trainer.ball, source=load))
+    test = drawn(sources.load(settings.data, data_dir)[1], samples, 0)
+    training = settings.epochs * trainer.steps * _step(trainer)
+    if trainer.held_out is not None:
+        looks = math.ceil(settings.epochs / settings.evaluate_every)
+        watched = _attacked(trainer, ("natural", settings.evaluate_with), len(trainer.held_out), trainer.held_out)
+        training += looks * sum(watched.values())
+    return {"training": training, **_attacked(trainer, attacks, len(test), test)}
+
+
+def _step(trainer: Trainer) -> float:
+    """The seconds of one step."""
+    times = [time.perf_counter()]
+
+    class Enough(Exception):  # noqa: N818
+        pass
+
+    def hear(event: str, _about: dict[str, Any]) -> None:
+        if event == "step":
+            times.append(time.perf_counter())
+            if len(times) > STEPS + 1 or times[-1] - times[0] > ENOUGH:
+                raise Enough
+        elif event == "epoch":
+            times[-1] = time.perf_counter()  # an evaluation is no step
+
+    trainer.tell = hear
+    with suppress(Enough):
+        trainer.run()
+    steps = [after - before for before, after in zip(times, times[1:], strict=False)]
+    return median(steps[1:] or steps)
+
+
+def _attacked(trainer: Trainer, attacks: Sequence[str], n: int, samples: Samples) -> Costs:
+    """The seconds of each attack on n samples that all hold, from some of them in a ball so small that they do."""
+    ball = trainer.ball
+    tiny = Ball(NOTHING * ball.eps, ball.norm, ball.bounds)
+    found: Costs = {}
+    for name, plan in planned(attacks, tiny, source=load).items():
+        for part, attack in plan.items():
+            short, factor = _shortened(attack)
+            found[name if len(plan) == 1 else f"{name}: {part}"] = factor * n * _a_sample(trainer, short, samples)
+    return found
+
+
+def _a_sample(trainer: Trainer, attack: Attack, samples: Samples) -> float:
+    """The seconds of an attack on one of many samples: on more and more of them, until that takes long enough."""
+    most = min(len(samples), rows_at_once(samples.shape))
+    rows = min(ROWS, most)
+    while True:
+        some = samples.take(slice(rows))
+        with torch.no_grad():
+            held = trainer.model.eval()(some.floats().to(trainer.device)).argmax(1).cpu()
+        begin = time.perf_counter()
+        judge(trainer.model, replace(some, y=held), {"attack": {"attack": attack}})
+        seconds = time.perf_counter() - begin
+        if seconds > LONG or rows == most:
+            return seconds / rows
+        rows = min(4 * rows, most)
+
+
+def _shortened(attack: Attack) -> tuple[Attack, float]:
+    """An attack of a few steps, and how many times as long the whole one is."""
+    for name in (name for name in COUNTS if hasattr(attack, name)):
+        many, restarts = getattr(attack, name), getattr(attack, "restarts", 1)
+        few: Mapping[str, Any] = {name: min(FEW, many), **({"restarts": 1} if restarts > 1 else {})}
+        return replace(attack, **few), many * restarts / few[name]
+    return attack, 1.0
