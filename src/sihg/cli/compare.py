@@ -84,7 +84,8 @@ def _tested(one: "TrainingRun") -> "dict[str, Evaluation]":
     """The evaluation to show for each attack."""
     found: dict[str, Evaluation] = {}
     for test in one.evaluations:
-        if not test.is_own or test.older or test.split not in ("test", "") or test.checkpoint not in ("last", ""):
+        now = test.is_own and not test.older and test.split in ("test", "") and test.checkpoint in ("last", "")
+        if not now or test.attack == "all":
             continue
         name = test.attack if test.rule != "last iterate" or test.attack == "natural" else f"{test.attack} (end)"
         if name not in found or (found[name].samples or 0) < (test.samples or 0):

@@ -15,7 +15,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="sihg",
         description="Semi-implicit hybrid gradient methods: train robust models, solve minimax problems, compare.",
-        epilog="`sihg COMMAND --help` tells more. Exit codes: 0 done, 1 a part of a grid failed, 2 a mistake in what was "
+        epilog="`sihg COMMAND --help` tells more. Exit codes: 0 done, 1 a part of it failed, 2 a mistake in what was "
         "asked, 130 interrupted.",
     )
     parser.add_argument("--version", action="version", version=f"sihg {__version__}")

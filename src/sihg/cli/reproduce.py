@@ -26,10 +26,10 @@ EPILOG = """examples:
   sihg reproduce mnist --preset mnist-fast --methods pgd,msi-hg --trials 3 --epochs 8 --samples 2000
   sihg reproduce svhn --trials 1 --set samples=20000 --out runs/small-svhn
 
-Any setting of `sihg train` may be given, and goes to those of the methods that have it; --samples are those of the test,
---set samples=N those of the training. Each cell is a run folder DIR/METHOD-sSEED, with what its processes said in
-output.log. Ctrl-C, a kill, a crash: the same command goes on, and ends with the same table; results do not depend on
---jobs. More methods and more trials may be asked for later, other settings belong in another folder.
+Any setting of `sihg train` may be given, and goes to those of the methods that have it; --samples is of the test,
+--set samples=N of the training. Each cell is a run folder DIR/METHOD-sSEED, with what its processes said in output.log.
+Ctrl-C, a kill, a crash: the same command goes on, and ends with the same table; results do not depend on --jobs. More
+methods and more trials may be asked for later; other settings belong in another folder.
 """
 
 
@@ -201,8 +201,8 @@ def _listing(grid: "Grid", costs: dict[str, dict[str, float]], jobs: int, *, as_
     table = [[cell.name, _state(cell), duration(one)] for cell, one in zip(cells, seconds, strict=True)]
     drawn = _drawn(["cell", "state", "still takes"], table, f"{grid.folder}: {grid.trials} trials of each method")
     return (
-        f"{drawn}\nabout {duration(in_all)} in all with {jobs} at a time: training from a few measured steps, attacks as "
-        "if every sample held; starting a process takes some seconds more"
+        f"{drawn}\nabout {duration(in_all)} in all with {jobs} at a time, from a few measured steps; attacks as if "
+        "every sample held, so at most; to start a process takes some seconds more"
     )
 
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -68,7 +69,7 @@ def _step(trainer: Trainer) -> float:
     trainer.tell = hear
     with suppress(Enough):
         trainer.run()
-    steps = [after - before for before, after in zip(times, times[1:], strict=False)]
+    steps = [after - before for before, after in pairwise(times)]
     return median(steps[1:] or steps)
 
 

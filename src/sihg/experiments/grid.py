@@ -18,7 +18,7 @@ from sihg.runs.lock import locked
 from sihg.runs.tables import read_table
 
 CONFIG = "grid.toml"
-ABOUT = "# The settings of this grid's runs. `sihg reproduce` may add methods and seeds here, and changes nothing else.\n"
+ABOUT = "# The settings of the runs here. `sihg reproduce` may add methods and seeds, and changes nothing else.\n"
 NAMED = 3  # differences that an error names
 
 
@@ -127,7 +127,7 @@ class Grid:
 
     def _check_same(self, what: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
         mine = {method for method in self.settings if f"methods.{method}.epochs" in theirs}
-        keys = [key for key in theirs | ours if not key.startswith("methods.") or key.split(".")[1] in mine]
+        keys = [key for key in {**theirs, **ours} if not key.startswith("methods.") or key.split(".")[1] in mine]
         if differing := [key for key in keys if theirs.get(key) != ours.get(key)]:
             shown = [f"{k} = {theirs.get(k, 'none')} (here {ours.get(k, 'none')})" for k in differing[:NAMED]]
             more = f" and {len(differing) - NAMED} more" if len(differing) > NAMED else ""
@@ -156,7 +156,7 @@ class Grid:
         for name, settings in self.settings.items():
             methods[name] = {k: v for k, v in settings.complete().as_dict().items() if k != "seed"}
         samples = "all" if self.samples is None else self.samples
-        return _plain({"attacks": self.attacks, "samples": samples, "threads": self.threads, "methods": methods})
+        return _plain({"attacks": self.attacks, "test_samples": samples, "threads": self.threads, "methods": methods})
 
 
 def cores() -> int:

@@ -1,0 +1,67 @@
+"""What a run costs: seconds of a step times steps, seconds of an attack's step on a sample times all of them."""
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from sihg.errors import InputError
+from sihg.experiments import cost
+from sihg.experiments.cost import FEW, ROWS, costs
+from sihg.robust.fit import prepare
+from sihg.robust.settings import preset
+from tests.robust.small import settings
+
+N = 397  # test samples of digits
+
+
+@pytest.fixture
+def ticking(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A clock that is a second later each time it is read, so that a step or an attack takes one second."""
+    ticks = count()
+    monkeypatch.setattr(cost, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
+    monkeypatch.setattr(cost, "ENOUGH", 1e9)
+    return ticks
+
+
+@pytest.mark.usefixtures("ticking")
+@pytest.mark.parametrize("method", ["natural", "pgd", "msi-hg", "free"])
+def test_steps_times_seconds(method: str) -> None:
+    chosen = settings(method=method, samples=100, validation=20, batch_size=30, epochs=7, evaluate_every=2)
+    found = costs(chosen, ("natural", "pgd-20", "pgd-50-10"), None, None)
+    looks = 4  # epochs 2, 4, 6 and the last; each attacks the 20 held-out samples, some at once
+    assert found.pop("training") == pytest.approx(7 * 3 + looks * (1 + 10 / FEW))
+    assert found == pytest.approx({"natural": N / ROWS, "pgd-20": 20 / FEW * N / ROWS, "pgd-50-10": 500 / FEW * N / ROWS})
+
+
+@pytest.mark.usefixtures("ticking")
+def test_fewer_test_samples_and_a_cascade() -> None:
+    found = costs(settings(samples=100), ("standard", "noise-3"), 64, None)
+    assert list(found)[1:3] == ["standard: natural", "standard: apgd-ce"]
+    assert found["standard: square"] == pytest.approx(5000 / FEW * 64 / ROWS)
+    assert found["noise-3"] == pytest.approx(64 / ROWS)
+    assert found["training"] == pytest.approx(3 * 4)
+
+
+def test_the_order_of_the_real_time() -> None:
+    chosen = settings(method="pgd", steps=10, samples=600, epochs=3)
+    seconds = costs(chosen, ("natural",), 10, None)["training"]
+    trainer = prepare(chosen, tell=lambda _event, _about: None)
+    trainer.run()
+    assert 1 / 8 < seconds / trainer.progress.seconds < 8
+
+
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        (lambda: costs(settings(), ("pdg-20",), None, None), "unknown attack 'pdg-20'"),
+        (lambda: costs(settings(), ("natural",), 398, None), "cannot take 398 of the 397 samples"),
+        (lambda: costs(settings(data="mnist"), ("natural",), None, Path("nowhere")), "mnist"),
+        (lambda: costs(preset("digits").with_values({"validation": 1000}), ("natural",), None, None), "validation holds out"),
+    ],
+)
+def test_mistakes_show_before_anything_is_run(run: Callable[[], object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        run()

@@ -1,0 +1,197 @@
+"""Which cells a grid has, how far they are, and the table: recomputed by hand from the run folders."""
+
+import csv
+import json
+import statistics
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sihg.errors import InputError
+from sihg.experiments.grid import CONFIG, Cell, Grid
+from sihg.experiments.summary import Figure, doubts, rows
+from sihg.robust.fit import new_folder
+from sihg.runs.lock import locked
+from sihg.runs.tables import Table
+from tests.robust.small import settings
+
+ATTACKS = ("natural", "pgd-20")
+
+
+def grid(folder: Path, *methods: str, trials: int = 2, **changes: Any) -> Grid:
+    chosen = {name: settings(method=name, **changes) for name in methods or ("pgd", "msi-hg")}
+    return Grid(folder, chosen, trials, ATTACKS, None, 1)
+
+
+def finish(cell: Cell, accuracy: float, *, epochs: int | None = None, **changes: Any) -> None:
+    """Write what a cell leaves behind; its last checkpoint is that of step 12."""
+    folder = new_folder(cell.folder, cell.settings)
+    table = Table(folder.metrics, ("epoch", "step", "passes", "seconds"))
+    for epoch in range(1, (epochs or cell.settings.epochs) + 1):
+        table.append({"epoch": epoch, "step": 4 * epoch, "passes": 6.0 * epoch, "seconds": accuracy * epoch})
+    shares = {"natural": 0.9, "pgd-20": accuracy, "all": accuracy}
+    record = {"weights": str(folder.checkpoints / "last-00000012"), "checkpoint": "last", "data": "digits"}
+    record |= {"split": "test", "samples": 397, "of": 397, "seed": 0, "eps": 0.25, "norm": "linf"}
+    record |= {"bounds": [0.0, 1.0], "rule": "any iterate", "checks": []}
+    record["attacks"] = [{"attack": name, "accuracy": share} for name, share in shares.items()]
+    folder.evaluation.mkdir()
+    (folder.evaluation / "some.json").write_text(json.dumps(record | changes))
+
+
+def test_cells_are_methods_times_seeds(tmp_path: Path) -> None:
+    cells = grid(tmp_path / "g").cells()
+    assert [cell.name for cell in cells] == ["pgd-s0", "msi-hg-s0", "pgd-s1", "msi-hg-s1"]
+    assert [cell.settings.seed for cell in cells] == [0, 0, 1, 1]
+    assert cells[3].folder == tmp_path / "g" / "msi-hg-s1"
+    assert cells[0].settings == settings(method="pgd").complete()
+    assert (cells[0].epochs(), cells[0].record()) == (0, None)
+    assert list(tmp_path.iterdir()) == []  # looking leaves nothing
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"weights": "somewhere/else/last-00000012"},
+        {"epochs": 2},
+        {"weights": "last-00000011"},
+        {"checkpoint": "best"},
+        {"split": "train"},
+        {"samples": 100},
+        {"seed": 1},
+        {"eps": 0.3},
+        {"norm": "l2"},
+        {"bounds": None},
+        {"rule": "last iterate"},
+        {"attacks": [{"attack": "natural", "accuracy": 0.5}]},
+        {"data": "mnist"},
+    ],
+)
+def test_only_the_answer_to_what_is_asked_makes_a_cell_done(changes: dict[str, Any], tmp_path: Path) -> None:
+    cell = grid(tmp_path).cells()[0]
+    finish(cell, 0.5, **changes)
+    moved = "else" in changes.get("weights", "")  # a folder that was moved
+    assert (cell.record() is not None) == (not changes or moved)
+
+
+def test_a_part_of_the_test_set_is_another_question(tmp_path: Path) -> None:
+    cell = replace(grid(tmp_path).cells()[0], samples=100)
+    finish(cell, 0.5)
+    assert cell.record() is None
+    assert replace(cell, samples=397).record() is not None
+
+
+def test_a_record_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    cell = grid(tmp_path).cells()[0]
+    finish(cell, 0.5)
+    (cell.folder / "evaluation" / "some.json").write_text("{")
+    with pytest.raises(InputError, match=r"some\.json .*: repair it, or take it away"):
+        cell.record()
+
+
+def test_the_table_by_hand(tmp_path: Path) -> None:
+    made = grid(tmp_path, trials=3)
+    shares = {"pgd": (0.5, 0.4375, 0.25), "msi-hg": (0.75,)}
+    for cell in made.cells():
+        if cell.settings.seed < len(shares[cell.method]):
+            finish(cell, shares[cell.method][cell.settings.seed])
+    pgd, msi = rows(made)
+    found, passes = [], []
+    for folder in sorted(tmp_path.glob("pgd-s*")):
+        record = json.loads((folder / "evaluation" / "some.json").read_text())
+        found += [row["accuracy"] for row in record["attacks"] if row["attack"] == "pgd-20"]
+        with (folder / "metrics.csv").open() as file:
+            passes.append(float(list(csv.DictReader(file))[-1]["passes"]))
+    assert pgd.accuracy["pgd-20"].mean == pytest.approx(statistics.fmean(found))
+    assert pgd.accuracy["pgd-20"].deviation == pytest.approx(
+        (sum((x - statistics.fmean(found)) ** 2 for x in found) / 2) ** 0.5
+    )
+    assert (pgd.seeds, pgd.passes.mean, pgd.passes.mean) == ((0, 1, 2), 18.0, statistics.fmean(passes))
+    assert pgd.seconds.values == (1.5, 1.3125, 0.75)
+    assert (msi.seeds, msi.accuracy["pgd-20"].mean, msi.accuracy["pgd-20"].deviation) == ((0,), 0.75, None)
+    assert Figure(()).as_dict() == {"mean": None, "deviation": None, "values": []}
+
+
+def test_doubts_are_collected_by_kind(tmp_path: Path) -> None:
+    made = grid(tmp_path)
+    check = {"name": "steps", "result": "warning", "message": "more"}
+    for cell in made.cells()[:3]:
+        finish(cell, 0.5, checks=[check, {"name": "radius", "result": "fine", "message": ""}])
+    assert doubts(made) == {"warning steps": [(name, check) for name in ("pgd-s0", "msi-hg-s0", "pgd-s1")]}
+
+
+def opened(made: Grid) -> None:
+    with made.opened():
+        pass
+
+
+def test_settings_are_kept_and_methods_and_trials_may_be_added(tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "g"
+    opened(grid(folder, "pgd"))
+    first = (folder / CONFIG).read_bytes()
+    opened(grid(folder, "pgd", trials=5))
+    assert (folder / CONFIG).read_bytes() == first
+    opened(grid(folder, "msi-hg", "dat"))
+    kept = (folder / CONFIG).read_text()
+    assert [name for name in ("pgd", "msi-hg", "dat") if f"[methods.{name}]" in kept] == ["pgd", "msi-hg", "dat"]
+    opened(grid(folder, "pgd", "dat"))
+    with pytest.raises(InputError, match=r"methods\.pgd\.epochs = 3 \(here 4\)"):
+        opened(grid(folder, "pgd", epochs=4))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda g: replace(g, attacks=("natural",)), r"attacks = \['natural', 'pgd-20'\] \(here \['natural'\]\)"),
+        (lambda g: replace(g, samples=50), r"test_samples = all \(here 50\)"),
+        (lambda g: replace(g, threads=2), r"threads = 1 \(here 2\)"),
+        (
+            lambda g: replace(g, settings={"pgd": settings(method="pgd", steps=7, lr=0.5, crop=1, flip=True)}),
+            r"methods\.pgd\.flip = False \(here True\), .*crop = 0 \(here 1\), .* and 1 more: give the same settings, or",
+        ),
+    ],
+)
+def test_other_settings_are_refused(change: Callable[[Grid], Grid], message: str, tmp_path: Path) -> None:
+    made = grid(tmp_path)
+    opened(made)
+    before = (tmp_path / CONFIG).read_bytes()
+    with pytest.raises(InputError, match=message):
+        opened(change(made))
+    with pytest.raises(InputError, match=message):
+        change(made).check()
+    assert (tmp_path / CONFIG).read_bytes() == before
+
+
+def test_runs_of_other_settings_are_refused_even_without_the_grids_file(tmp_path: Path) -> None:
+    made = grid(tmp_path)
+    opened(made)
+    finish(grid(tmp_path, lr=0.5).cells()[2], 0.5)
+    with pytest.raises(InputError, match=r"pgd-s1 has optimizer\.lr = 0\.5 \(here 0\.05\)"):
+        made.check()
+    replace(made, trials=1).check()
+    (tmp_path / "pgd-s1" / "config.toml").write_text("= broken")
+    with pytest.raises(InputError, match="not valid TOML"):
+        made.check()
+
+
+def test_somebodys_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(InputError, match=r"is not empty \(it has thesis\.tex\) and has no grid\.toml"):
+        opened(grid(tmp_path))
+    with pytest.raises(InputError, match=r"thesis\.tex is a file"):
+        grid(tmp_path / "thesis.tex").check()
+    with pytest.raises(InputError, match="cannot make"):
+        opened(grid(tmp_path / "thesis.tex" / "g"))
+    fresh = tmp_path / "fresh"
+    fresh.mkdir()
+    for left in (".lock", f".{CONFIG}.abcd"):  # of a process that was killed
+        (fresh / left).write_text("")
+    opened(grid(fresh))
+
+
+def test_one_grid_at_a_time(tmp_path: Path) -> None:
+    with locked(tmp_path), pytest.raises(InputError, match="is in use by process"):
+        opened(grid(tmp_path))
