@@ -11,7 +11,6 @@ from sihg.errors import InputError
 from sihg.experiments import cost
 from sihg.experiments.cost import FEW, ROWS, costs
 from sihg.robust.fit import prepare
-from sihg.robust.settings import preset
 from tests.robust.small import settings
 
 N = 397  # test samples of digits
@@ -33,7 +32,8 @@ def test_steps_times_seconds(method: str) -> None:
     found = costs(chosen, ("natural", "pgd-20", "pgd-50-10"), None, None)
     looks = 4  # epochs 2, 4, 6 and the last; each attacks the 20 held-out samples, some at once
     assert found.pop("training") == pytest.approx(7 * 3 + looks * (1 + 10 / FEW))
-    assert found == pytest.approx({"natural": N / ROWS, "pgd-20": 20 / FEW * N / ROWS, "pgd-50-10": 500 / FEW * N / ROWS})
+    steps = {"natural": FEW, "pgd-20": 20, "pgd-50-10": 500}
+    assert found == pytest.approx({name: many / FEW * N / ROWS for name, many in steps.items()})
 
 
 @pytest.mark.usefixtures("ticking")
@@ -59,7 +59,7 @@ def test_the_order_of_the_real_time() -> None:
         (lambda: costs(settings(), ("pdg-20",), None, None), "unknown attack 'pdg-20'"),
         (lambda: costs(settings(), ("natural",), 398, None), "cannot take 398 of the 397 samples"),
         (lambda: costs(settings(data="mnist"), ("natural",), None, Path("nowhere")), "mnist"),
-        (lambda: costs(preset("digits").with_values({"validation": 1000}), ("natural",), None, None), "validation holds out"),
+        (lambda: costs(settings(validation=1000), ("natural",), None, None), "validation holds out 1000 of 1400"),
     ],
 )
 def test_mistakes_show_before_anything_is_run(run: Callable[[], object], message: str) -> None:

@@ -55,7 +55,8 @@ def test_lines_are_heard_and_errors_are_kept(tmp_path: Path) -> None:
 def test_so_many_at_a_time_in_order(at_once: int, tmp_path: Path) -> None:
     heard = Heard()
     assert not Processes(at_once, heard).run([job(tmp_path, f"{i}", "import time; time.sleep(0.2)") for i in range(4)])
-    running, most = set(), 0
+    running: set[str] = set()
+    most = 0
     for name, about in heard.events:
         running = running | {name} if "begin" in about else running - {name}
         most = max(most, len(running))
@@ -119,7 +120,7 @@ Processes(2, Heard()).run([job(Path({str(tmp_path)!r}), name, STOPPABLE) for nam
         parent.kill()
     wait_for(lambda: all(log.read_text().endswith("stopped well\n") for log in logs))
     for log in logs:
-        wait_for(lambda log=log: not alive(int(log.read_text().split()[1])))  # type: ignore[misc]
+        wait_for(lambda log=log: not alive(int(log.read_text().split()[1])))
 
 
 def wait_for(happened: Any) -> None:

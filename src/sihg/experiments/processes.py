@@ -76,42 +76,34 @@ class Processes:
 
     def _run(self, job: Job) -> None:
         begin = time.monotonic()
-        try:
-            job.log.parent.mkdir(parents=True, exist_ok=True)
-            with job.log.open("ab") as log:
-                code = self._wait_for(job, log)
-                words = _last_words(job.log)
-        except OSError as error:
-            code, words = 2, str(error)
-        if code is not None:
-            self._tell(job.name, {"end": Ended(code, time.monotonic() - begin, words)})
-
-    def _wait_for(self, job: Job, log: Any) -> int | None:
-        """The exit code; None where it was not begun."""
         with self._lock:
             if self._stopping:
-                return None
-            child = subprocess.Popen(
-                job.command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                start_new_session=True,
-            )
-            self._running.add(child)
-        self._tell(job.name, {"begin": True})
+                return
+            self.hear(job.name, {"begin": True})
+            try:
+                child = _started(job)
+                self._running.add(child)
+            except OSError as error:
+                self.hear(job.name, {"end": Ended(2, 0.0, str(error))})
+                return
         with child:
             for line in child.stdout or ():
                 self._tell(job.name, json.loads(line))
             code = child.wait()
             with self._lock:
                 self._running.remove(child)
-        return code
+        self._tell(job.name, {"end": Ended(code, time.monotonic() - begin, _last_words(job.log))})
 
     def _tell(self, name: str, about: dict[str, Any]) -> None:
         with self._lock:
             self.hear(name, about)
+
+
+def _started(job: Job) -> subprocess.Popen[str]:
+    job.log.parent.mkdir(parents=True, exist_ok=True)
+    pipe = subprocess.PIPE
+    with job.log.open("ab") as log:
+        return subprocess.Popen(job.command, stdin=pipe, stdout=pipe, stderr=log, text=True, start_new_session=True)
 
 
 def _last_words(log: Path) -> str:
