@@ -38,7 +38,7 @@ def test_a_new_folder_takes_config_and_environment(tmp_path: Path) -> None:
 def test_every_path_is_a_known_name() -> None:
     folder = RunFolder("x")
     paths = {p.name for p in vars(folder).values() if p != folder.path}
-    report = {"index.html", "curves.svg", "curves.png", "table.csv", "table.md"}
+    report = {"index.html", "report"}
     assert paths | report == set(RunFolder.NAMES)
     assert RunFolder.NAMES[-1] == "config.toml"
 

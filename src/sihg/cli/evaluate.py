@@ -48,7 +48,8 @@ A sample counts as broken when it is misclassified at any point that an attack l
 fgsm and pgd, when it is at the end of a run. The table ends with what holds under all attacks, what is proven to hold
 if that was asked for, and what speaks against believing it. An evaluation that is cut short goes on when it is asked
 for again. Evaluations of a run are kept in RUN/evaluation: NAME.json the table, NAME.npz what each attack found for
-each sample.
+each sample; RUN/gallery.npz has a sample of each class before and after the strongest attack. `sihg report RUN` shows
+them.
 """
 LONGEST = 150  # letters of a record's name
 OF_SETTINGS = ("eps", "norm", "bounds", "data", "model", "width")  # and device, which does not change the question
@@ -147,6 +148,8 @@ class _Keeper:
         from sihg.robust.weights import of_run
 
         self.asked, self.radii = asked, radii
+        usual = weights.folder and args.split == "test" and all(getattr(args, name) is None for name in OF_SETTINGS)
+        self.gallery = weights.folder.gallery if weights.folder and usual and not radii else None
         self.name = _name(args, weights, asked.question)
         self.home: Path | None = args.out or (weights.folder.evaluation if weights.folder else None)
         self.ledger: FileLedger | None = None
@@ -208,6 +211,11 @@ class _Keeper:
 
             files += draw(record, self.home, self.name)
         self.ledger.forget()
+        if self.gallery is not None:
+            try:
+                self.asked.keep_gallery(self.gallery, outcomes)
+            except InputError as error:
+                print(f"warning: the gallery is not kept: {error}", file=sys.stderr)
         return files + ([self.ledger.points] if self.ledger.points else [])
 
 

@@ -17,23 +17,25 @@ CSS = files("sihg.report").joinpath("page.css").read_text(encoding="utf-8")
 
 
 class Drawn(NamedTuple):
-    """A figure on disk and what to say of it."""
+    """A figure on disk, the same for print or as pixels, and what to say of it."""
 
     svg: Path
-    png: Path
+    other: Path
     heading: str
     caption: str
+    part: str = ""  # of the page
 
 
-def document(title: str, kicker: str, about: str, parts: Iterable[str]) -> str:
-    """The page as text; `parts` are its body in HTML, the rest is plain text."""
+def document(title: str, kicker: str, about: str, parts: Iterable[str], refresh: float | None = None) -> str:
+    """The page as text; `parts` are its body in HTML, the rest is plain text; `refresh`: seconds to its next reading."""
+    again = "" if refresh is None else f'\n<meta http-equiv="refresh" content="{max(1, round(refresh))}">'
     body = "\n".join(part for part in parts if part).encode(errors="backslashreplace").decode()  # names may be no text
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
+<meta name="color-scheme" content="light dark">{again}
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
 <title>{escape(title)} · {escape(kicker)}</title>
 <style>
@@ -64,8 +66,11 @@ def facts_list(facts: Iterable[str]) -> str:
 
 
 def warnings_box(warnings: Iterable[tuple[str, str]]) -> str:
-    """Warnings, each with the name of what it is about; nothing where there are none."""
-    items = [f"<li><b>{escape(name)}</b>: {escape(text)}</li>" for name, text in warnings]
+    """Warnings, each with the names of what it is about; nothing where there are none."""
+    about: dict[str, list[str]] = {}
+    for name, text in warnings:
+        about.setdefault(text, []).append(name)
+    items = [f"<li><b>{escape(', '.join(names))}</b>: {escape(text)}</li>" for text, names in about.items()]
     if not items:
         return ""
     return f'<section class="warnings"><h2>Warnings</h2><ul>{"".join(items)}</ul></section>'
@@ -82,9 +87,12 @@ def rich_cell(cell: Cell, _: Column) -> str:
 
 
 def rich_table(
-    made: Table, caption: str, colours: Sequence[str], cell: Callable[[Cell, Column], str] = rich_cell
+    made: Table, caption: str, colours: Sequence[str | None], cell: Callable[[Cell, Column], str] = rich_cell
 ) -> str:
-    """A table whose rows are named by their first cell and marked with a colour; `cell` writes the others in HTML."""
+    """A table whose rows are named by their first cell and marked with a colour; `cell` writes the others in HTML.
+
+    Rows without a colour are asides.
+    """
 
     def kind(i: int) -> str:
         if i and not made.columns[i].is_text:
@@ -96,17 +104,31 @@ def rich_table(
     rows = []
     for row, colour in zip(made.rows, colours, strict=True):
         cells = "".join(f"<td{kind(i)}>{cell(value, made.columns[i])}</td>" for i, value in enumerate(row) if i)
-        dot = f'<span class="dot" style="background:{colour}"></span>'
-        rows.append(f'<tr><th scope="row">{dot}{escape(str(row[0]))}</th>{cells}</tr>')
+        dot = f'<span class="dot" style="background:{colour}"></span>' if colour else ""
+        aside = "" if colour else ' class="aside"'
+        rows.append(f'<tr{aside}><th scope="row">{dot}{escape(str(row[0]))}</th>{cells}</tr>')
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table>'
         f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     )
 
 
-def figures_grid(figures: Sequence[Drawn]) -> str:
-    """All figures with their captions."""
-    return "\n".join(['<div class="figures">', *(_figure(figure, i) for i, figure in enumerate(figures)), "</div>"])
+def figures_grid(figures: Sequence[Drawn], first: int = 0, kind: str = "") -> str:
+    """Figures with their captions, numbered from `first` on a page; nothing where there are none."""
+    if not figures:
+        return ""
+    drawn = (_figure(figure, first + i) for i, figure in enumerate(figures))
+    return "\n".join([f'<div class="{" ".join(["figures", *kind.split()])}">', *drawn, "</div>"])
+
+
+def note(text: str) -> str:
+    """A remark below a table; nothing for no text."""
+    return f'<p class="note">{escape(text)}</p>' if text else ""
+
+
+def folded(summary: str, body: str) -> str:
+    """HTML that is shown on request, below a line of text."""
+    return f"<details><summary>{escape(summary)}</summary>{body}</details>"
 
 
 def pairs_list(heading: str, pairs: Mapping[str, Any]) -> str:
@@ -131,8 +153,8 @@ def _figure(figure: Drawn, number: int) -> str:
 
 def _image(figure: Drawn, number: int) -> str:
     """The SVG in place, with ids of its own among the others on the page, or the PNG where the SVG is huge."""
-    if figure.svg.stat().st_size > LARGEST_SVG:
-        data = base64.b64encode(figure.png.read_bytes()).decode()
+    if figure.svg.stat().st_size > LARGEST_SVG and figure.other.suffix == ".png":
+        data = base64.b64encode(figure.other.read_bytes()).decode()
         return f'<img alt="{escape(figure.heading)}" src="data:image/png;base64,{data}">'
     svg = figure.svg.read_text(encoding="utf-8")
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg[svg.index("<svg") :], flags=re.DOTALL)

@@ -43,7 +43,7 @@ def report_solve(folder: Path) -> list[Path]:
         figures.append(Drawn(svg, png, heading, caption))
     made = table(solved)
     return [
-        *(path for figure in figures for path in (figure.svg, figure.png)),
+        *(path for figure in figures for path in (figure.svg, figure.other)),
         write_text(folder / "table.csv", as_csv(made)),
         write_text(folder / "table.md", as_markdown(made)),
         write_text(folder / "index.html", page(solved, made, figures)),

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
@@ -13,6 +14,11 @@ from sihg.runs.files import write_whole
 
 INK, QUIET, FAINT = "#1f2328", "#6e7781", "#d0d7de"
 DOTS_PER_INCH = 200
+UNDATED: dict[str, dict[str, None]] = {  # what matplotlib would write that changes from day to day
+    "svg": {"Date": None, "Creator": None},
+    "png": {"Software": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
 
 
 class Look(NamedTuple):
@@ -65,6 +71,7 @@ SETTINGS = {
     "font.size": 9,
     "grid.color": "#eaeef2",
     "grid.linewidth": 0.7,
+    "image.composite_image": False,  # each with its own pixels
     "savefig.facecolor": "white",
     "svg.fonttype": "path",
     "svg.hashsalt": "sihg",
@@ -106,16 +113,13 @@ def shown(text: str, most: int = 60) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def save(draw: Callable[[], Figure], folder: Path, name: str) -> list[Path]:
-    """Draw a figure and write it as NAME.svg and NAME.png."""
+def save(draw: Callable[[], Figure], folder: Path, name: str, kinds: Sequence[str] = ("svg", "png")) -> list[Path]:
+    """Draw a figure and write it as NAME.svg and so on."""
     with matplotlib.style.context(["default", SETTINGS]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph .* missing from", UserWarning)  # a name in a script without glyphs
         figure = draw()
 
-        def svg(path: Path) -> None:
-            figure.savefig(path, format="svg", dpi=DOTS_PER_INCH, metadata={"Date": None, "Creator": None})
+        def write(kind: str, path: Path) -> None:
+            figure.savefig(path, format=kind, dpi=DOTS_PER_INCH, metadata=UNDATED[kind])
 
-        def png(path: Path) -> None:
-            figure.savefig(path, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
-
-        return [write_whole(folder / f"{name}.svg", svg), write_whole(folder / f"{name}.png", png)]
+        return [write_whole(folder / f"{name}.{kind}", partial(write, kind)) for kind in kinds]

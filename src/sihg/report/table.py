@@ -1,4 +1,4 @@
-"""The table of methods: as CSV with every digit, as Markdown for reading."""
+"""Tables: as CSV with every digit, as Markdown and LaTeX for reading; and the table of methods of a solve."""
 
 import csv
 import io
@@ -9,7 +9,34 @@ from typing import NamedTuple
 
 from sihg.report.records import MethodRun, Solved
 
-Cell = str | int | float | None
+PLUS_MINUS = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"
+LATEX = {  # characters that LaTeX reads as its own, or does not know
+    **{special: f"\\{special}" for special in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    **{"|": r"\textbar{}", '"': r"\textquotedbl{}", "`": r"\textasciigrave{}"},
+    "\N{NO-BREAK SPACE}": "~",
+    "±": r"$\pm$",
+    "—": "---",
+    "‖": r"$\Vert$",
+    "²": r"$^2$",
+    **{"ε": r"$\epsilon$", "δ": r"$\delta$", "σ": r"$\sigma$", "τ": r"$\tau$", "θ": r"$\theta$"},  # noqa: RUF001
+}
+
+
+class Spread(NamedTuple):
+    """The mean of what trials gave, and their sample standard deviation where there are several."""
+
+    mean: float
+    deviation: float | None
+    n: int | None  # how many; None where that is not known
+    of: int | None = None  # the trials there are, if more than n
+
+
+Cell = str | int | float | Spread | None
 
 
 class Column(NamedTuple):
@@ -77,9 +104,23 @@ def _row(run: MethodRun) -> list[Cell]:
     ]
 
 
+def flat(made: Table) -> Table:
+    """The table with each mean, its deviation and the number of trials in columns of their own."""
+    columns: list[Column] = []
+    rows: list[list[Cell]] = [[] for _ in made.rows]
+    for i, column in enumerate(made.columns):
+        cells = [row[i] for row in made.rows]
+        spread = any(isinstance(cell, Spread) and cell.deviation is not None for cell in cells)
+        columns += [column, *(Column(f"{column.key}_{part}", part) for part in ("deviation", "n") if spread)]
+        for row, cell in zip(rows, cells, strict=True):
+            parts: tuple[Cell, ...] = cell[:3] if isinstance(cell, Spread) else (cell, None, None)
+            row += parts if spread else parts[:1]
+    return Table(columns, rows)
+
+
 def as_csv(made: Table) -> str:
     """The table with every digit; empty where a number is not known or not finite."""
-    text = io.StringIO()
+    made, text = flat(made), io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([column.key for column in made.columns])
     writer.writerows(made.rows)
@@ -96,16 +137,41 @@ def as_markdown(made: Table) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
+def as_latex(made: Table) -> str:
+    """The table for reading in LaTeX, with the rules of booktabs."""
+    lines = [[_latex(column.heading) for column in made.columns]]
+    lines += [[_latex(read(cell)) for cell in row] for row in made.rows]
+    head, *body = [f"{' & '.join(line)} \\\\\n" for line in lines]
+    places = "".join("l" if column.is_text else "r" for column in made.columns)
+    return (
+        f"% needs \\usepackage{{booktabs}}\n\\begin{{tabular}}{{{places}}}\n\\toprule\n{head}\\midrule\n"
+        f"{''.join(body)}\\bottomrule\n\\end{{tabular}}\n"
+    )
+
+
 def read(cell: Cell) -> str:
     """A cell for reading."""
     if cell is None:
         return "—"
     if isinstance(cell, str):
         return cell
+    if isinstance(cell, Spread):
+        return spread_text(cell, f"{cell.mean:.3g}", "" if cell.deviation is None else f"{cell.deviation:.2g}")
     return f"{cell:,}" if isinstance(cell, int) else f"{cell:.3g}"
 
 
+def spread_text(spread: Spread, mean: str, deviation: str) -> str:
+    """A mean with its deviation, and of how many trials where some have none."""
+    text = mean if spread.deviation is None else f"{mean}{PLUS_MINUS}{deviation}"
+    return text if spread.of is None else f"{text} ({spread.n} of {spread.of})"
+
+
 def _markdown(text: str) -> str:
-    for special in "\\`*_|[]":
+    for special in "\\`*_|[]$~":
         text = text.replace(special, f"\\{special}")
     return " ".join(escape(text, quote=False).split())
+
+
+def _latex(text: str) -> str:
+    text = "".join(c if c.isprintable() or c == "\N{NO-BREAK SPACE}" else " " for c in text)
+    return "".join(LATEX.get(c, c) for c in text)

@@ -1,38 +1,67 @@
-"""`sihg report` on runs of `sihg train`: learning curves, tables and one HTML page."""
+"""`sihg report` on runs of `sihg train`: figures, tables and one HTML page."""
 
-from functools import partial
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sihg.errors import InputError
-from sihg.report.curves import learning_curves
+from sihg.report.drawings import drawings
+from sihg.report.entries import entries
 from sihg.report.page import Drawn
 from sihg.report.style import save
-from sihg.report.table import as_csv, as_markdown
-from sihg.report.trained import called, read_run, run_folders
+from sihg.report.table import Table, as_csv, as_latex, as_markdown
+from sihg.report.trained import TrainingRun, called, read_run, run_folders
 from sihg.report.training_page import page
-from sihg.report.training_table import for_reading, training_table
+from sihg.report.training_table import entry_table, evaluation_table, for_reading, training_table
 from sihg.runs.files import write_text
 
-CURVES = (
-    "Accuracy on held-out samples as they are (solid) and under the attack of the run's evaluations (dotted): above "
-    "over epochs, below over what was paid, forward-backward passes for each training sample. Runs that hold out no "
-    "samples show the accuracy on those they train on (dashed)."
-)
+FORMATS: dict[str, Callable[[Table], str]] = {
+    "csv": as_csv,
+    "md": lambda made: as_markdown(for_reading(made)),
+    "tex": lambda made: as_latex(for_reading(made)),
+}
 
 
-def report_training(folder: Path) -> list[Path]:
-    """Write figure, tables and index.html into a run folder, or a folder that holds run folders; give their paths."""
-    folder = Path(folder)
-    paths = run_folders(folder)
-    if not paths:
-        raise InputError(f"{folder} has no config.toml, nor has a folder in it: give what `sihg train --out` made")
-    runs = [read_run(path) for path in paths]
-    svg, png = save(partial(learning_curves, runs), folder, "curves")
-    made = training_table(runs)
-    text = page(called(folder), runs, made, [Drawn(svg, png, "Learning curves", CURVES)])
-    return [
-        *(svg, png),
-        write_text(folder / "table.csv", as_csv(made)),
-        write_text(folder / "table.md", as_markdown(for_reading(made))),
-        write_text(folder / "index.html", text),
+def report_training(
+    paths: Path | Sequence[Path], out: Path | None = None, *, refresh: float | None = None
+) -> list[Path]:
+    """Write index.html and, in report/, its figures and tables; give their paths.
+
+    `paths` is a run folder or one that holds run folders, which is then where the files go; or several run folders, with
+    `out` for the files. With `refresh`, the page loads itself again after so many seconds.
+    """
+    folders = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
+    if out is None and len(folders) != 1:
+        raise InputError(f"a report on {len(folders)} folders has no place: give `out`, a folder to write to")
+    out = folders[0] if out is None else Path(out)
+    runs = _runs(folders)
+    compared = entries(runs)
+    figures = [
+        Drawn(*save(one.draw, out / "report", one.name, ("svg", "pdf")), one.heading, one.caption, one.part)
+        for one in drawings(compared)
     ]
+    headline, owners = entry_table(compared)
+    tables = {"table": headline, "runs": training_table(runs), "evaluations": evaluation_table(runs)}
+    text = page(called(out), compared, (headline, owners), figures, refresh)
+    return [
+        *(path for figure in figures for path in (figure.svg, figure.other)),
+        *(path for name, made in tables.items() if made.rows for path in _write(out / "report", name, made)),
+        write_text(out / "index.html", text),
+    ]
+
+
+def _runs(folders: Sequence[Path]) -> list[TrainingRun]:
+    """All runs in the folders; those of the same name are called by their paths."""
+    found = []
+    for folder in folders:
+        inside = run_folders(folder)
+        if not inside:
+            raise InputError(f"{folder} has no config.toml, nor has a folder in it: give what `sihg train --out` made")
+        found += inside
+    found = list(dict.fromkeys(found))
+    times = Counter(called(path) for path in found)
+    return [read_run(path, called(path) if times[called(path)] == 1 else str(path)) for path in found]
+
+
+def _write(folder: Path, name: str, made: Table) -> list[Path]:
+    return [write_text(folder / f"{name}.{kind}", form(made)) for kind, form in FORMATS.items()]

@@ -1,9 +1,11 @@
-"""The page of training runs: what they reached, how they learnt, and with which settings."""
+"""The page of training runs: what they reached, how they learnt, what breaks them, and with which settings."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
+from sihg.report.entries import Entry
+from sihg.report.notes import held_out_notes, paper_notes, result_notes
 from sihg.report.page import (
     Drawn,
     as_text,
@@ -11,37 +13,54 @@ from sihg.report.page import (
     document,
     facts_list,
     figures_grid,
+    folded,
+    note,
     pairs_list,
     rich_table,
     warnings_box,
 )
-from sihg.report.style import looks
 from sihg.report.table import Column, Table
 from sihg.report.trained import TrainingRun
-from sihg.report.training_table import evaluation_table, radius, rich_reading
+from sihg.report.training_table import evaluation_table, radius, rich_reading, training_table
+
+LEARNT = (
+    *("training_accuracy", "held_out_natural", "held_out_robust", "best_natural", "best_robust", "best_epoch"),
+)
+MANY = 12  # rows of evaluations that are shown at once
+HEADINGS = {"learning": "", "attacks": "Under attack", "gallery": "What breaks the models", "memory": "Memory"}
 
 
-def page(title: str, runs: Sequence[TrainingRun], made: Table, figures: Sequence[Drawn]) -> str:
+def page(
+    title: str,
+    entries: Sequence[Entry],
+    headline: tuple[Table, Sequence[Entry | None]],
+    figures: Sequence[Drawn],
+    refresh: float | None,
+) -> str:
     """The page as text."""
-    colours = [look.colour for look in looks([run.method for run in runs])]
-    of_run = {run.name: colour for run, colour in zip(runs, colours, strict=True)}
-    common, different = compared(runs)
+    runs = [run for entry in entries for run in entry.trials]
+    made, owners = headline
+    marks = [owner.look.colour if owner else None for owner in owners]
+    results, learnt = _headlines(made)
     parts = [
-        facts_list(_facts(runs)),
-        warnings_box((run.name, text) for run in runs for text in (*_unfinished(run), *_outdated(run), *run.warnings)),
+        facts_list(_facts(entries, runs)),
+        warnings_box((run.name, text) for run in runs for text in _warnings(run)),
         "<h2>Results</h2>",
-        rich_table(_headline(made), "What every run reached, and what it cost", colours, rich_reading),
-        figures_grid(figures),
-        *_evaluations(runs, of_run),
-        *_differences(runs, different, colours),
+        rich_table(results, "What every entry reached, and what it cost", marks, rich_reading),
+        *(note(text) for text in (*result_notes(entries), *paper_notes(entries))),
+        *_learning(learnt, marks, entries),
+        *_figures(figures),
+        *_trials(entries),
+        *_evaluations(entries),
+        *_differences(entries),
         '<div class="columns">',
-        pairs_list("Settings of all runs", common if len(runs) > 1 else {}),
+        pairs_list("Settings of all runs", compared(runs)[0] if len(runs) > 1 else {}),
         pairs_list("Environment", _environment(runs)),
         "</div>",
         "<h2>To reproduce</h2>",
         *(_config(run, is_open=len(runs) == 1) for run in runs),
     ]
-    return document(title, "sihg train", _about(runs), parts)
+    return document(title, "sihg train", _about(entries, runs), parts, refresh)
 
 
 def compared(runs: Sequence[TrainingRun]) -> tuple[dict[str, Any], dict[str, list[Any]]]:
@@ -51,25 +70,55 @@ def compared(runs: Sequence[TrainingRun]) -> tuple[dict[str, Any], dict[str, lis
     return common, {key: values for key, values in every.items() if key not in common}
 
 
-def _headline(made: Table) -> Table:
-    """The table without what is the same for all runs and stands among the facts above it."""
-    shared = [
-        column.key
-        for i, column in enumerate(made.columns)
-        if column.key in ("data", "model", "eps") and len({row[i] for row in made.rows}) == 1
-    ]
-    return made.part(*(column.key for column in made.columns if column.key not in shared))
+def _headlines(made: Table) -> tuple[Table, Table]:
+    """The results on test samples with their costs, and what was seen while training; without what all rows share.
+
+    Without results on test samples, all is in the first.
+    """
+    keys = [column.key for column in made.columns]
+    values = {key: {row[i] for row in made.rows} for i, key in enumerate(keys)}
+    told = [key for key in ("data", "model", "eps") if len(values[key]) == 1]  # among the facts above
+    told += ["method"] if all(row[0] == row[1] for row in made.rows if not str(row[0]).startswith("paper: ")) else []
+    told += ["trials"] if values["trials"] == {1} else []
+    told += ["samples"] if len(values.get("samples", set()) - {None}) == 1 else []  # in a note below
+    shown = [key for key in keys if key not in told]
+    if not any(key.startswith("test ") for key in keys):
+        return made.part(*shown), made.part()
+    return made.part(*(key for key in shown if key not in LEARNT)), made.part("entry", *LEARNT)
 
 
-def _about(runs: Sequence[TrainingRun]) -> str:
+def _learning(learnt: Table, marks: Sequence[str | None], entries: Sequence[Entry]) -> list[str]:
+    """The table of what was seen while training; rows of the paper only where it has such numbers."""
+    notes = [note(text) for text in held_out_notes(entries)]
+    if not learnt.columns:
+        return notes
+    known = [i for i, row in enumerate(learnt.rows) if marks[i] or any(cell is not None for cell in row[1:])]
+    some = Table(learnt.columns, [learnt.rows[i] for i in known])
+    drawn = rich_table(some, "Accuracy while training, last and best so far", [marks[i] for i in known], rich_reading)
+    return ["<h2>While training</h2>", drawn, *notes]
+
+
+def _figures(figures: Sequence[Drawn]) -> Iterable[str]:
+    """The figures, part by part, under headings where there is more than one part."""
+    done = 0
+    for part, heading in HEADINGS.items():
+        mine = [figure for figure in figures if figure.part == part]
+        if mine:
+            yield f"<h2>{escape(heading)}</h2>" if heading else ""
+            yield figures_grid(mine, done, "" if part == "learning" else "wide")
+            done += len(mine)
+
+
+def _about(entries: Sequence[Entry], runs: Sequence[TrainingRun]) -> str:
+    model, data = (entries[0].settings.get(key, "unknown") for key in ("model", "data"))
     if len(runs) == 1:
-        run = runs[0]
-        model, data = (run.settings.get(key, "unknown") for key in ("model", "data"))
-        return f"{run.method} training of {model} on {data}."
+        return f"{runs[0].method} training of {model} on {data}."
+    if len(entries) == 1:
+        return f"{entries[0].method} training of {model} on {data}, {len(runs)} trials."
     return "Training runs beside each other: accuracy on samples as they are, and under attack within the ball."
 
 
-def _facts(runs: Sequence[TrainingRun]) -> list[str]:
+def _facts(entries: Sequence[Entry], runs: Sequence[TrainingRun]) -> list[str]:
     def one(key: str, form: str) -> list[str]:
         values = {as_text(run.settings.get(key)) for run in runs if key in run.settings}
         return [form.format(values.pop())] if len(values) == 1 else []
@@ -77,6 +126,7 @@ def _facts(runs: Sequence[TrainingRun]) -> list[str]:
     radii = [run.settings.get("eps") for run in runs]
     eps = radii[0] if all(one == radii[0] for one in radii) else None
     return [
+        *([count(len(entries), "entry", "entries")] if len(entries) < len(runs) else []),
         count(len(runs), "run", "runs"),
         *one("data", "data {}"),
         *one("model", "model {}"),
@@ -86,8 +136,12 @@ def _facts(runs: Sequence[TrainingRun]) -> list[str]:
     ]
 
 
+def _warnings(run: TrainingRun) -> list[str]:
+    return [*_unfinished(run), *_outdated(run), *run.warnings, *run.doubts]
+
+
 def _unfinished(run: TrainingRun) -> list[str]:
-    if run.asked is None or run.epochs >= run.asked:
+    if run.asked is None or run.is_finished:
         return []
     return [f"{run.epochs} of {count(run.asked, 'epoch', 'epochs')} done so far: `sihg resume` goes on with the run"]
 
@@ -99,26 +153,44 @@ def _outdated(run: TrainingRun) -> list[str]:
     return [f"the run went on after {', '.join(older)} was evaluated, which is not in its results: evaluate it again"]
 
 
-def _evaluations(runs: Sequence[TrainingRun], of_run: Mapping[str, str]) -> list[str]:
-    made = evaluation_table(runs)
+def _trials(entries: Sequence[Entry]) -> list[str]:
+    """Every run, where entries have several."""
+    if all(len(entry.trials) == 1 for entry in entries):
+        return []
+    made = training_table([run for entry in entries for run in entry.trials])
+    colours = [entry.look.colour for entry in entries for _ in entry.trials]
+    keys = [column.key for column in made.columns if column.key not in ("method", "data", "model", "eps")]
+    drawn = rich_table(made.part(*keys), "What every run reached, and what it cost", colours, rich_reading)
+    return ["<h2>The trials</h2>", drawn]
+
+
+def _evaluations(entries: Sequence[Entry]) -> list[str]:
+    made = evaluation_table([run for entry in entries for run in entry.trials])
     if not made.rows:
         return []
-    colours = [of_run[str(row[0])] for row in made.rows]
-    return [
-        "<h2>Evaluations</h2>",
-        rich_table(made, "The accuracy under every attack that was run", colours, rich_reading),
-    ]
+    colours = [entry.look.colour for entry in entries for run in entry.trials for _ in run.evaluations]
+    drawn = rich_table(made, "The accuracy under every attack that was run", colours, rich_reading)
+    long = len(made.rows) > MANY
+    return ["<h2>Evaluations</h2>", folded(f"All {len(made.rows)} of them", drawn) if long else drawn]
 
 
-def _differences(runs: Sequence[TrainingRun], different: Mapping[str, list[Any]], colours: Sequence[str]) -> list[str]:
+def _differences(entries: Sequence[Entry]) -> list[str]:
+    """The settings in which entries differ; their seeds are those of their trials."""
+    different = compared([entry.trials[0] for entry in entries])[1]
+    different |= {"seed": [_seeds(entry) for entry in entries]} if len({_seeds(entry) for entry in entries}) > 1 else {}
     if not different:
         return []
     columns = [
-        Column("run", "run"),
+        Column("entry", "entry"),
         *(Column(key, key, is_text=_has_text(values)) for key, values in different.items()),
     ]
-    rows = [[run.name, *(as_text(values[i]) for values in different.values())] for i, run in enumerate(runs)]
-    return ["<h2>Settings that differ</h2>", rich_table(Table(columns, rows), "Settings that differ", colours)]
+    rows = [[entry.name, *(as_text(values[i]) for values in different.values())] for i, entry in enumerate(entries)]
+    drawn = rich_table(Table(columns, rows), "Settings that differ", [entry.look.colour for entry in entries])
+    return ["<h2>Settings that differ</h2>", drawn]
+
+
+def _seeds(entry: Entry) -> str:
+    return ", ".join(as_text(run.settings.get("seed")) for run in entry.trials)
 
 
 def _has_text(values: Sequence[Any]) -> bool:
@@ -139,4 +211,4 @@ def _config(run: TrainingRun, *, is_open: bool) -> str:
     text = f"<pre><code>{escape(run.config)}</code></pre>"
     if is_open:
         return f"<p>All settings of the run, its <code>config.toml</code>:</p>{text}"
-    return f"<details><summary>{escape(run.name)}/config.toml</summary>{text}</details>"
+    return folded(f"{run.name}/config.toml", text)

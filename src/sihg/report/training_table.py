@@ -1,12 +1,19 @@
-"""The tables of training runs: what they reached and what they cost, and every evaluation."""
+"""The tables of training runs: what entries and their trials reached and what they cost, and every evaluation."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
-from sihg.report.table import Cell, Column, Table, read
-from sihg.report.trained import PROVEN, Evaluation, TrainingRun
+from sihg.report.entries import Entry, spread
+from sihg.report.evaluated import ALL, PROVEN, Evaluation
+from sihg.report.published import Reported, reported
+from sihg.report.table import Cell, Column, Spread, Table, read, spread_text
+from sihg.report.trained import TrainingRun
 
-CORE = ("run", "method", "data", "model", "eps", "epochs", "training_accuracy", "passes", "seconds")
+PERCENT = "\N{NO-BREAK SPACE}%"
+ABOUT = ("run", "method", "data", "model", "eps")
+CORE = (*ABOUT, "epochs", "training_accuracy", "passes", "seconds")
+ORDER = ("natural", "pgd-20", "pgd-50-10", "standard")  # of the headline's attacks; then others, all, what is proven
+BEST = {"natural": "best_natural", "pgd-20": "best_robust"}  # the paper's best, which it chose by PGD-20
 
 
 def training_table(runs: Sequence[TrainingRun]) -> Table:
@@ -20,30 +27,76 @@ def training_table(runs: Sequence[TrainingRun]) -> Table:
         Column("eps", "ε"),
         Column("epochs", "epochs"),
         Column("epochs_asked", "of"),
-        Column("training_accuracy", "training\N{NO-BREAK SPACE}%"),
-        Column("held_out_natural", "held-out natural\N{NO-BREAK SPACE}%"),
-        Column("held_out_robust", "held-out robust\N{NO-BREAK SPACE}%"),
-        Column("best_natural", "natural at best\N{NO-BREAK SPACE}%"),
-        Column("best_robust", "best robust\N{NO-BREAK SPACE}%"),
-        Column("best_epoch", "best epoch"),
+        Column("samples", "test samples"),
         *(column for name in tested for column in _test_columns(name)),
         Column("passes", "gradient passes a sample"),
-        Column("seconds", "seconds"),
+        Column("seconds", "training seconds"),
+        Column("training_accuracy", f"training{PERCENT}"),
+        Column("held_out_natural", f"held-out natural, last{PERCENT}"),
+        Column("held_out_robust", f"held-out robust, last{PERCENT}"),
+        Column("best_natural", f"held-out natural, at best{PERCENT}"),
+        Column("best_robust", f"held-out robust, best{PERCENT}"),
+        Column("best_epoch", "best epoch"),
     ]
-    made = Table(
-        columns,
+    rows = [
         [
-            [*_row(run), *(c for tests in tested.values() for c in _test(tests.get(run.name))), *_cost(run)]
-            for run in runs
-        ],
-    )
-    filled = [c.key for i, c in enumerate(columns) if c.key in CORE or any(row[i] is not None for row in made.rows)]
-    for name, tests in tested.items():
-        if len({one.samples for one in tests.values()}) == 1 and f"samples {name}" in filled:
-            filled.remove(f"samples {name}")  # the same for all runs
-    if all(run.asked == run.epochs for run in runs):
-        filled.remove("epochs_asked")
-    return made.part(*filled)
+            *_about(run),
+            _samples(run.name, tested),
+            *(cell for tests in tested.values() for cell in _test(tests.get(run.name))),
+            *_cost(run),
+            *_learnt(run),
+        ]
+        for run in runs
+    ]
+    made = Table(columns, rows)
+    filled = [c.key for i, c in enumerate(columns) if c.key in CORE or any(row[i] is not None for row in rows)]
+    alike = all(_samples(run.name, tested) is not None for run in runs if any(run.name in t for t in tested.values()))
+    apart = {"samples"} if not alike else {f"samples {name}" for name in tested}
+    apart |= {"epochs_asked"} if all(run.asked == run.epochs for run in runs) else set()
+    return made.part(*(key for key in filled if key not in apart))
+
+
+def entry_table(entries: Sequence[Entry]) -> tuple[Table, list[Entry | None]]:
+    """A row for each entry, over its trials, and what the paper reports below its first; of which entry each row is."""
+    made = training_table([run for entry in entries for run in entry.trials])
+    place = {str(row[0]): row for row in made.rows}
+    keys = [column.key for column in made.columns]
+    rows: list[list[Cell]] = []
+    owners: list[Entry | None] = []
+    told: set[str] = set()
+    for entry in entries:
+        trials = [place[run.name] for run in entry.counted]
+        cells = [_over(key, [row[i] for row in trials]) for i, key in enumerate(keys)]
+        rows.append([entry.name, *cells[1 : len(ABOUT)], len(trials), *cells[len(ABOUT) :]])
+        owners.append(entry)
+        paper = reported(entry.settings)
+        if paper and paper.name not in told:
+            told.add(paper.name)
+            rows.append([f"paper: {paper.name}", *cells[1 : len(ABOUT)], *_of_paper(paper, keys[len(ABOUT) :])])
+            owners.append(None)
+    first, *rest = made.columns
+    columns = [first._replace(key="entry", heading="entry"), *rest[: len(ABOUT) - 1]]
+    return Table([*columns, Column("trials", "trials"), *rest[len(ABOUT) - 1 :]], rows), owners
+
+
+def _over(key: str, cells: Sequence[Cell]) -> Cell:
+    """The cells of an entry's trials as one: what is measured has a mean, the rest is the same or listed."""
+    if key not in (*ABOUT, "epochs", "epochs_asked") and not key.startswith("samples"):
+        return spread([cell if isinstance(cell, int | float) else None for cell in cells])
+    different = list(dict.fromkeys(cells))
+    return different[0] if len(different) == 1 else " / ".join(read(cell) for cell in different)
+
+
+def _of_paper(paper: Reported, keys: Sequence[str]) -> list[Cell]:
+    said: dict[str, Cell] = {_last(attack): value for attack, value in paper.final.items()}
+    said |= {f"{_last(attack)} (last)": value for attack, value in paper.final.items()}
+    said |= {BEST[attack]: value for attack, value in paper.best.items()}
+    said["epochs"] = paper.recipe["epochs"]
+    return [paper.trials, *(said.get(key) for key in keys)]
+
+
+def _last(attack: str) -> str:
+    return f"test {attack}"
 
 
 def evaluation_table(runs: Sequence[TrainingRun]) -> Table:
@@ -54,9 +107,9 @@ def evaluation_table(runs: Sequence[TrainingRun]) -> Table:
         Column("data", "data", is_text=True),
         Column("ball", "ball", is_text=True),
         Column("attack", "attack", is_text=True),
-        Column("accuracy", "accuracy\N{NO-BREAK SPACE}%"),
-        Column("low", "from\N{NO-BREAK SPACE}%"),
-        Column("high", "to\N{NO-BREAK SPACE}%"),
+        Column("accuracy", f"accuracy{PERCENT}"),
+        Column("low", f"from{PERCENT}"),
+        Column("high", f"to{PERCENT}"),
         Column("samples", "samples"),
         Column("passes", "gradient passes a sample"),
         Column("seconds", "seconds"),
@@ -76,19 +129,28 @@ def for_reading(made: Table) -> Table:
 
 def reading(cell: Cell, column: Column) -> str:
     """A cell as people read it."""
-    if not isinstance(cell, float):
-        return read(cell)
+    if isinstance(cell, Spread):
+        if cell.deviation == 0 and not column.heading.endswith("%"):  # a cost that is the same for all trials
+            cell = cell._replace(deviation=None)
+        deviation = "" if cell.deviation is None else _number(cell.deviation, column, cell.mean)
+        return spread_text(cell, _number(cell.mean, column, cell.mean), deviation)
+    return _number(cell, column, cell) if isinstance(cell, float) else read(cell)
+
+
+def _number(value: float, column: Column, size: float) -> str:
+    """A number of a column; `size` decides how many digits it has."""
     if column.heading.endswith("%"):
-        return f"{100 * cell:.1f}"
+        return f"{100 * value:.2f}"
     if column.key == "eps":
-        return radius(cell)
-    return f"{cell:,.0f}" if cell >= 100 else read(cell)
+        return radius(value)
+    return f"{value:,.0f}" if size >= 100 else read(value)
 
 
 def rich_reading(cell: Cell, column: Column) -> str:
     """A cell in HTML, with its value for machines."""
     text = escape(reading(cell, column))
-    return f'<data value="{cell!r}">{text}</data>' if isinstance(cell, int | float) else text
+    value = cell.mean if isinstance(cell, Spread) else cell
+    return f'<data value="{value!r}">{text}</data>' if isinstance(value, int | float) else text
 
 
 def radius(eps: float) -> str:
@@ -99,9 +161,8 @@ def radius(eps: float) -> str:
     return f"{eps:.6g}"
 
 
-def _row(run: TrainingRun) -> list[Cell]:
+def _about(run: TrainingRun) -> list[Cell]:
     eps = run.settings.get("eps")
-    best = run.best.get("epoch")
     return [
         run.name,
         run.method,
@@ -109,17 +170,26 @@ def _row(run: TrainingRun) -> list[Cell]:
         float(eps) if isinstance(eps, int | float) else None,
         run.epochs,
         run.asked,
+    ]
+
+
+def _learnt(run: TrainingRun) -> list[Cell]:
+    best = run.best.get("epoch")
+    return [
         run.rows[-1]["accuracy"] if run.rows else None,
-        run.last.get("natural"),
-        run.last.get("robust"),
-        run.best.get("natural"),
-        run.best.get("robust"),
+        *(row.get(key) for row in (run.last, run.best) for key in ("natural", "robust")),
         None if best is None else int(best),
     ]
 
 
 def _test_columns(name: str) -> list[Column]:
-    return [Column(f"test {name}", f"test {name}\N{NO-BREAK SPACE}%"), Column(f"samples {name}", f"samples of {name}")]
+    return [Column(f"test {name}", f"{name}{PERCENT}"), Column(f"samples {name}", f"samples of {name}")]
+
+
+def _samples(run: str, tested: Mapping[str, Mapping[str, Evaluation]]) -> int | None:
+    """The number of samples of all tests of a run; None where they differ."""
+    numbers = {tests[run].samples for tests in tested.values() if run in tests}
+    return numbers.pop() if len(numbers) == 1 else None
 
 
 def _test(one: Evaluation | None) -> list[Cell]:
@@ -137,7 +207,7 @@ def _evaluated(one: Evaluation) -> list[Cell]:
         f"{one.checkpoint} (older: {one.older})" if one.older else one.checkpoint,
         f"{one.data} {one.split}".strip(),
         " ".join(ball.split()) if is_attack else None,
-        one.attack,
+        f"{one.attack} of {one.among}" if one.among else one.attack,
         *(one.accuracy, one.low, one.high, one.samples, one.passes, one.seconds),
         one.rule if is_attack else None,
     ]
@@ -147,19 +217,29 @@ def _tested(runs: Sequence[TrainingRun]) -> dict[str, dict[str, Evaluation]]:
     """Evaluations on the run's own test samples within its own ball, by what was asked, then by run.
 
     Checkpoints are named where several were tested; one that the run has gone on from is not its result. Of several
-    evaluations of a kind, the one on most samples counts.
+    evaluations of a kind, the one on most samples counts, of these the one that broke most.
     """
     kept: dict[tuple[str, str, str], dict[str, Evaluation]] = {}
     for run in runs:
         for one in run.evaluations:
-            if one.is_own and not one.older and one.split in ("test", ""):
+            if one.is_result:
                 rule = one.rule if one.rule in ("last iterate", PROVEN) and one.attack != "natural" else ""
                 of_kind = kept.setdefault((one.attack, one.checkpoint, rule), {})
-                if run.name not in of_kind or (of_kind[run.name].samples or 0) < (one.samples or 0):
+                if run.name not in of_kind or _weight(one) > _weight(of_kind[run.name]):
                     of_kind[run.name] = one
     several = len({checkpoint for _, checkpoint, _ in kept}) > 1
     named = {}
-    for (attack, checkpoint, rule), of_kind in kept.items():
+    for (attack, checkpoint, rule), of_kind in sorted(kept.items(), key=lambda pair: _order(*pair[0])):
         apart = ", ".join(part for part in (checkpoint if several else "", rule) if part)
         named[f"{attack} ({apart})" if apart else attack] = of_kind
     return named
+
+
+def _weight(one: Evaluation) -> tuple[int, float]:
+    return one.samples or 0, -one.accuracy
+
+
+def _order(attack: str, checkpoint: str, rule: str) -> tuple[bool, str, int]:
+    """The last checkpoint first; within one, the attacks as in the paper, what is proven at the end."""
+    rank = ORDER.index(attack) if attack in ORDER else len(ORDER) + (attack == ALL) + 2 * (rule == PROVEN)
+    return checkpoint != "last", checkpoint, rank

@@ -29,6 +29,7 @@ from sihg.robust.evaluate import (
     planned,
     wilson,
 )
+from sihg.robust.gallery import gallery, has_pictures, is_better, strongest, write_gallery
 from sihg.robust.ledger import FileLedger
 from sihg.robust.trust import State, before, whole
 from sihg.robust.weights import Weights, load, load_weights
@@ -84,6 +85,23 @@ class Asked:
         )
         checks = [asdict(one) for one in found.checks]
         return {**self.about, "attacks": found.rows(), "checks": checks, "checks_seconds": found.checks_seconds}, found
+
+    def keep_gallery(self, path: Path, outcomes: list[Outcome]) -> None:
+        """Write a sample of each class before and after the strongest attack, where the samples are images.
+
+        One of the same weights after a stronger attack stays.
+        """
+        outcome = strongest(outcomes)
+        if outcome is None or not has_pictures(self.samples):
+            return
+        names = ("sha256", "checkpoint", "data", "split", "eps", "norm", "bounds", "rule")
+        about = {name: self.about[name] for name in names} | {"classes": list(self.samples.classes)}
+        about |= {"attack": outcome.attack, "accuracy": outcome.accuracy}
+        if not is_better(path, about):
+            question = self.question
+            plan = planned([outcome.attack], self.ball, last_iterate=question.last_iterate, source=self.source)
+            arrays = gallery(self.model, self.samples, plan[outcome.attack], outcome, seed=question.seed)
+            write_gallery(path, about, arrays)
 
     def curve(
         self,

@@ -23,8 +23,8 @@ class RunFolder:
     # What a run writes; the config goes last when a run is removed, so that a removal cut short can be repeated.
     NAMES = (
         *("checkpoints", "evaluation", "memory"),
-        *("index.html", "curves.svg", "curves.png", "table.csv", "table.md"),  # of its report
-        *("metrics.csv", "log.jsonl", "memory.csv", "environment.json", "config.toml"),
+        *("index.html", "report"),  # its report
+        *("gallery.npz", "metrics.csv", "log.jsonl", "memory.csv", "environment.json", "config.toml"),
     )
 
     def __init__(self, path: str | Path) -> None:
@@ -37,6 +37,7 @@ class RunFolder:
         self.memory = self.path / "memory"  # mapped files of the perturbation memory
         self.memory_table = self.path / "memory.csv"
         self.evaluation = self.path / "evaluation"
+        self.gallery = self.path / "gallery.npz"
 
     @classmethod
     def create(cls, path: str | Path, *, overwrite: bool = False) -> Self:

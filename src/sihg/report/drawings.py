@@ -1,0 +1,95 @@
+"""Which figures a report on training runs has, and what is said of each."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+
+from sihg.report.confusion import confusion_figure, confusions, strongest
+from sihg.report.curves import as_it_was, best_so_far, learning_curves
+from sihg.report.entries import Entry
+from sihg.report.gallery import MOST, galleries, gallery_figure
+from sihg.report.memory import memories, memory_figure
+from sihg.report.page import count
+from sihg.report.radius import radii_figure, radii_of
+
+CURVES = (
+    "Accuracy on held-out samples as they are (solid) and under the attack of the run's evaluations (dotted), over "
+    "iterations, over what was paid, forward-backward passes for each training sample, and over seconds. Entries that "
+    "hold out no samples show the accuracy on those they train on (dashed)."
+)
+BEST = (
+    "The same, processed as in the paper's second figure: at each evaluation, the accuracies of the one so far that "
+    "had the best robust accuracy. It is chosen on the samples it is measured on, so it flatters a little."
+)
+BAND = " Bands: the mean over the trials, plus and minus their standard deviation."
+
+
+class Drawing(NamedTuple):
+    """A figure to be drawn: its file's name, how, what is said of it, and the part of the page it belongs to."""
+
+    name: str
+    draw: Callable[[], Figure]
+    heading: str
+    caption: str
+    part: str
+
+
+def drawings(entries: Sequence[Entry]) -> Iterator[Drawing]:
+    """All figures that the runs have the records for."""
+    band = BAND if any(len(entry.counted) > 1 for entry in entries) else ""
+    yield Drawing("curves", partial(learning_curves, entries, as_it_was), "Learning curves", CURVES + band, "learning")
+    if any(run.best for entry in entries for run in entry.counted):
+        draw = partial(learning_curves, entries, best_so_far)
+        yield Drawing("curves-best", draw, "Best so far", BEST + band, "learning")
+    yield from _radii(entries)
+    yield from _galleries(entries)
+    yield from _confusion(entries)
+    yield from _memory(entries)
+
+
+def _radii(entries: Sequence[Entry]) -> Iterator[Drawing]:
+    made = radii_of(entries)
+    for norm in dict.fromkeys(one.norm for one in made):
+        caption = (
+            "Accuracy on the test samples as the ball grows, with its 95 % interval, or over several trials the mean "
+            "plus and minus their standard deviation. What is proven is a lower bound."
+        )
+        draw = partial(radii_figure, [one for one in made if one.norm == norm])
+        yield Drawing(f"radius-{norm}" if norm != "linf" else "radius", draw, "Accuracy against ε", caption, "attacks")
+
+
+def _galleries(entries: Sequence[Entry]) -> Iterator[Drawing]:
+    """One figure an entry."""
+    for i, (entry, made) in enumerate((entry, made) for entry in entries for made in galleries(entry)):
+        shown = f", the first {MOST} of them" if len(made.label) > MOST else ""
+        caption = (
+            f"One test sample of each class{shown}, where there is one that {made.attack} breaks, at the point it found "
+            f"({made.ball}; run {made.run}, checkpoint {made.checkpoint}). Perturbations are scaled to their largest "
+            "value, zero in the middle of the colours; predictions that are wrong are red."
+        )
+        draw = partial(gallery_figure, made)
+        yield Drawing(f"gallery-{i + 1}", draw, f"What breaks {entry.name}", caption, "gallery")
+
+
+def _confusion(entries: Sequence[Entry]) -> Iterator[Drawing]:
+    attack = strongest(entries)
+    made = [] if attack is None else confusions(entries, attack)
+    if made:
+        samples = count(sum(int(one.counts.sum()) for one in made), "sample", "samples")
+        caption = (
+            f"What the test samples of each label are taken for at the points that {attack} found, in percent of the "
+            f"label ({samples} in all, trials together). On the diagonal is what holds."
+        )
+        yield Drawing("confusion", partial(confusion_figure, made), "Confusion under attack", caption, "attacks")
+
+
+def _memory(entries: Sequence[Entry]) -> Iterator[Drawing]:
+    made = memories(entries)
+    if made:
+        caption = (
+            "Above, how far the stored perturbations moved in each epoch, the mean of |new − old| / ε over all values. "  # noqa: RUF001
+            "Below, a column for each epoch: which share of the stored values has which size."
+        )
+        yield Drawing("memory", partial(memory_figure, made), "The perturbation memory", caption, "memory")

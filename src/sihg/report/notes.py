@@ -1,0 +1,59 @@
+"""What has to be said below the tables of training runs, so that nobody reads more into them than they hold."""
+
+from collections.abc import Iterator, Sequence
+
+from sihg.report.entries import Entry
+from sihg.report.evaluated import ALL, PROVEN
+from sihg.report.page import as_text, count
+from sihg.report.published import departures, reported
+
+
+def result_notes(entries: Sequence[Entry]) -> Iterator[str]:
+    """On the results: what is averaged, over what, and what bounds what."""
+    if any(len(entry.trials) > 1 for entry in entries):
+        yield "Mean ± sample standard deviation over the trials, runs that differ in their seed alone."
+    left_out = sum(len(entry.trials) - len(entry.counted) for entry in entries)
+    if left_out:
+        yield f"Of entries with finished trials, the {left_out} unfinished ones are left out."
+    found = [one for entry in entries for run in entry.counted for one in run.evaluations if one.is_result]
+    numbers = {one.samples for one in found if one.samples is not None}
+    if len(numbers) == 1:
+        yield f"On {count(numbers.pop(), 'test sample', 'test samples')}, never trained on."
+    if any(one.attack == ALL for one in found):
+        yield "all: what holds under every attack of one evaluation, sample by sample."
+    if any(one.checkpoint == "best" for one in found):
+        yield "(best): the checkpoint with the best robust accuracy on held-out samples; no test sample chose it."
+    if any(one.rule == PROVEN for one in found):
+        yield "proven: a lower bound; no attack within the ball breaks more. Attacks give upper bounds."
+
+
+def held_out_notes(entries: Sequence[Entry]) -> Iterator[str]:
+    """On the accuracies while training: the samples and the attack, and what the best was chosen on."""
+    about = dict.fromkeys(
+        (as_text(run.settings.get("validation")), str(run.settings.get("evaluate_with", "the run's attack")))
+        for entry in entries
+        for run in entry.counted
+        if run.best
+    )
+    for samples, attack in about:
+        yield (
+            f"Held-out: {samples} training samples that were not trained on, attacked with {attack}. Best: the epoch "
+            "with the best robust accuracy on these samples, measured on the same samples, so it flatters a little."
+        )
+
+
+def paper_notes(entries: Sequence[Entry]) -> Iterator[str]:
+    """Where the paper's numbers stand, and in what the runs beside them differ from its settings."""
+    beside = [(entry, paper) for entry in entries if (paper := reported(entry.settings))]
+    for cited, trials in dict.fromkeys((paper.cited, paper.trials) for _, paper in beside):
+        yield (
+            f"paper: {cited}; mean and deviation over {trials} trials, on the test set; its best was chosen by PGD-20. "
+            "Which iterates of an attack count is not said there; here a sample is broken at any of them."
+        )
+    different: dict[str, dict[str, None]] = {}
+    for entry, paper in beside:
+        for key, (ours, theirs) in departures(entry.settings, paper.recipe).items():
+            different.setdefault(f"{key} ({as_text(theirs)})", {})[as_text(ours)] = None
+    if different:
+        said = "; ".join(f"{key}: {' / '.join(values)}" for key, values in different.items())
+        yield f"Settings here that are not the paper's (its own in brackets): {said}."
