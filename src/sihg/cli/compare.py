@@ -13,7 +13,8 @@ from sihg.cli.accuracy_table import drawn
 from sihg.errors import InputError
 
 if TYPE_CHECKING:
-    from sihg.report.trained import Evaluation, TrainingRun
+    from sihg.report.evaluated import Evaluation
+    from sihg.report.trained import TrainingRun
 
 EPILOG = """examples:
   sihg compare runs/pgd runs/msi-hg
@@ -35,7 +36,7 @@ def add_parser(commands: Any) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="the folder of a run")
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="the folder of a run, or one with runs in it")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write figures, tables and a page there")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.set_defaults(run=run)
@@ -43,9 +44,9 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, print, and draw if asked to."""
-    from sihg.report.trained import read_run
+    from sihg.report.trained import read_run, run_folders
 
-    folders = list(dict.fromkeys(args.runs))
+    folders = list(dict.fromkeys(folder for path in args.runs for folder in run_folders(path) or [path]))
     runs = _named(folders, [read_run(folder) for folder in folders])
     differing = differences([one.settings for one in runs])
     attacks = list(dict.fromkeys(name for one in runs for name in _tested(one)))
@@ -113,20 +114,24 @@ def _row(one: "TrainingRun", differing: list[str]) -> dict[str, Any]:
 
 
 def _tables(rows: list[dict[str, Any]], differing: list[str], attacks: list[str]) -> str:
+    sizes = {test["samples"] for row in rows for test in row["evaluations"].values()}
     figures = [
         [
             row["run"],
             row["method"],
             str(row["epochs"]) if row["epochs"] == row["of"] else f"{row['epochs']} of {row['of']}",
             _both(row["last"]),
-            _both(row["best"]) + (f" (epoch {row['best']['epoch']:.0f})" if row["best"]["epoch"] else ""),
-            *(_share(row["evaluations"].get(attack)) for attack in attacks),
+            _both(row["best"]) + (f" ({row['best']['epoch']:.0f})" if row["best"]["epoch"] else ""),
+            *(_share(row["evaluations"].get(attack), alone=len(sizes) == 1) for attack in attacks),
             *(ABSENT if row[key] is None else f"{row[key]:.1f}" for key in ("passes", "seconds")),
         ]
         for row in rows
     ]
-    headings = ["run", "method", "epochs", "held out %", "best %", *(f"{a} %" for a in attacks), "passes", "seconds"]
-    shown = drawn("held out: natural / robust; attacks: accuracy on the test samples", headings, figures)
+    held = ["held out %", "best % (epoch)"]
+    headings = ["run", "method", "epochs", *held, *(f"{attack} %" for attack in attacks), "passes", "seconds"]
+    tested = f"{next(iter(sizes))} test samples" if len(sizes) == 1 else "n test samples"
+    about = "held out: natural / robust" + (f"; attacks: accuracy on {tested}" if sizes else "")
+    shown = drawn(about, headings, figures)
     if not differing:
         return f"{shown}\nno setting differs" if len(rows) > 1 else shown
     settings = [[name, *(_plain(row["settings"][name]) for row in rows)] for name in differing]
@@ -137,8 +142,10 @@ def _both(row: dict[str, Any]) -> str:
     return ABSENT if row["robust"] is None else f"{100 * row['natural']:.1f} / {100 * row['robust']:.1f}"
 
 
-def _share(test: dict[str, Any] | None) -> str:
-    return ABSENT if test is None else f"{100 * test['accuracy']:.2f} (n = {test['samples'] or '?'})"
+def _share(test: dict[str, Any] | None, *, alone: bool) -> str:
+    if test is None:
+        return ABSENT
+    return f"{100 * test['accuracy']:.2f}" + ("" if alone else f" (n = {test['samples'] or '?'})")
 
 
 def _plain(value: Any) -> str:
