@@ -22,12 +22,8 @@ $(PEERS): $(ENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt torchattacks rai-toolbox
 	touch $@
 
-METHODS := natural pgd msi-hg
-
 demo: env
-	for method in $(METHODS); do $(BIN)/sihg train --data digits --method $$method --threads 1 --out runs/demo/$$method --overwrite || exit; done
-	$(BIN)/sihg evaluate $(METHODS:%=runs/demo/%) --attacks natural,pgd-20,pgd-50-10 --threads 1
-	$(BIN)/sihg report runs/demo
+	$(BIN)/sihg reproduce digits --methods natural,pgd,msi-hg --trials 2
 
 test: env
 	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term

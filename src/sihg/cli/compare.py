@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -58,8 +59,8 @@ def run(args: argparse.Namespace) -> int:
         print(_tables(rows, differing, attacks))
     if page:
         print(f"report: {page}", file=sys.stderr)
-    elif untested := [one.name for one in runs if not _tested(one)]:
-        print(f"next: sihg evaluate {' '.join(untested)}", file=sys.stderr)
+    elif untested := [str(folder) for folder, one in zip(folders, runs, strict=True) if not _tested(one)]:
+        print(f"next: sihg evaluate {shlex.join(untested)}", file=sys.stderr)
     else:
         print("for figures and a page: the same command with --out DIR", file=sys.stderr)
     return 0

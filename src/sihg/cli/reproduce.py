@@ -4,6 +4,7 @@ import argparse
 import json
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -169,10 +170,14 @@ def _costs(grid: "Grid", left: "list[Cell]", data_dir: Path | None) -> dict[str,
         return {}
     from sihg.experiments.cost import costs
 
+    starting = time.process_time()  # what it took to come here, a cell's process takes too
+    print("measuring a few steps of each method", file=sys.stderr)
     with showing_warnings(), threads(grid.threads):
-        print("measuring a few steps of each method", file=sys.stderr)
-        methods = dict.fromkeys(cell.method for cell in left)
-        return {m: costs(grid.settings[m], grid.attacks, grid.samples, data_dir) for m in methods}
+        found = {}
+        for method in dict.fromkeys(cell.method for cell in left):
+            measured = costs(grid.settings[method], grid.attacks, grid.samples, data_dir)
+            found[method] = {"starting": starting, **measured}
+    return found
 
 
 def _remaining(cell: "Cell", costs: dict[str, dict[str, float]]) -> float:
@@ -202,7 +207,7 @@ def _listing(grid: "Grid", costs: dict[str, dict[str, float]], jobs: int, *, as_
     drawn = _drawn(["cell", "state", "still takes"], table, f"{grid.folder}: {grid.trials} trials of each method")
     return (
         f"{drawn}\nabout {duration(in_all)} in all with {jobs} at a time, from a few measured steps; attacks as if "
-        "every sample held, so at most; to start a process takes some seconds more"
+        "every sample held, so at most"
     )
 
 

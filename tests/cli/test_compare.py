@@ -1,0 +1,100 @@
+"""`sihg compare` as people use it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sihg.cli.compare import differences
+from sihg.cli.main import main
+from tests.report.runs import rows, write_evaluation, write_run
+
+
+def run(*words: object) -> int:
+    return main([str(word) for word in words])
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> tuple[Path, Path]:
+    """Two runs, one of them evaluated."""
+    a = write_run(tmp_path / "runs" / "a", rows([0.7, 0.9, 0.85], [0.1, 0.45, 0.4]))
+    b = write_run(tmp_path / "runs" / "b", rows([0.6, 0.8], [0.2, 0.3], passes=11), method="pgd", eps=0.1, epochs=4)
+    write_evaluation(a)
+    return a, b
+
+
+def line(out: str, start: str) -> list[str]:
+    (found,) = [one for one in out.splitlines() if one.startswith(f"│ {start} ")]
+    return [cell.strip() for cell in found.strip("│").split("│")]
+
+
+def test_the_tables(runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("compare", *runs) == 0
+    captured = capsys.readouterr()
+    assert line(captured.out, "a") == [
+        *("a", "msi-hg", "3", "85.0 / 40.0", "90.0 / 45.0 (2)", "96.88", "43.75", "18.0", "3.8"),
+    ]
+    assert line(captured.out, "b") == ["b", "pgd", "2 of 4", "80.0 / 30.0", "80.0 / 30.0 (2)", "-", "-", "22.0", "2.5"]
+    assert "accuracy on 397 test samples" in captured.out
+    assert line(captured.out, "eps") == ["eps", "0.25", "0.1"]
+    assert line(captured.out, "method.name") == ["method.name", "msi-hg", "pgd"]
+    assert "│ data" not in captured.out
+    assert captured.err == f"next: sihg evaluate {runs[1]}\n"
+
+
+def test_json_has_the_same(runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("compare", runs[0].parent, "--json") == 0  # the folder that holds them
+    said = json.loads(capsys.readouterr().out)
+    a, b = said["runs"]
+    assert (a["run"], a["best"]) == ("a", {"epoch": 2, "natural": 0.9, "robust": 0.45})
+    assert a["evaluations"]["pgd-20"] == {"accuracy": 0.4375, "low": 0.4, "high": 0.5, "samples": 397}
+    assert (b["last"], b["evaluations"]) == ({"epoch": 2, "natural": 0.8, "robust": 0.3}, {})
+    assert b["settings"] == {"method.name": "pgd", "eps": 0.1, "epochs": 4}
+    assert said["report"] is None
+
+
+def test_a_page(runs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("compare", *runs, "--out", tmp_path / "new" / "place") == 0
+    assert f"report: {tmp_path / 'new' / 'place' / 'index.html'}\n" in capsys.readouterr().err
+    page = (tmp_path / "new" / "place" / "index.html").read_text(encoding="utf-8")
+    assert "msi-hg" in page
+    assert "pgd" in page
+    assert not (runs[0] / "index.html").exists()
+    (tmp_path / "file").write_text("")
+    assert run("compare", *runs, "--out", tmp_path / "file") == 2
+    assert f"--out {tmp_path / 'file'} is a file" in capsys.readouterr().err
+
+
+def test_runs_of_one_name_are_told_apart(
+    runs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = write_run(tmp_path / "more" / "a", seed=1)
+    assert run("compare", runs[0], other, runs[0], "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert [(one["run"], one["settings"]) for one in said["runs"]] == [
+        (str(runs[0]), {"seed": 0}),
+        (str(other), {"seed": 1}),
+    ]
+
+
+def test_sizes_that_differ_are_shown(runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    write_evaluation(runs[1], samples=100, eps=0.1)
+    assert run("compare", *runs) == 0
+    out = capsys.readouterr().out
+    assert line(out, "a")[5:7] == ["96.88 (n = 397)", "43.75 (n = 397)"]
+    assert line(out, "b")[5:7] == ["96.88 (n = 100)", "43.75 (n = 100)"]
+
+
+def test_what_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    assert run("compare", tmp_path / "none") == 2
+    assert run("compare", tmp_path / "empty") == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert f"{tmp_path / 'none'} does not exist" in first
+    assert f"{tmp_path / 'empty'} has no config.toml" in second
+
+
+def test_differences_by_hand() -> None:
+    some = [{"a": 1, "b": 2, "method.name": "x"}, {"a": 1, "b": 2.5, "method.name": "y", "c": None}]
+    assert differences([*some]) == ["method.name", "b"]
+    assert differences([some[0], some[0]]) == []
