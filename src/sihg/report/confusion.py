@@ -36,9 +36,7 @@ def strongest(entries: Sequence[Entry]) -> str | None:
         for run in entry.counted:
             for attack in {one.attack for one in _found(run)}:
                 accuracies.setdefault(attack, []).append(min(o.accuracy for o in _found(run) if o.attack == attack))
-    ranked = sorted(
-        accuracies, key=lambda name: (-len(accuracies[name]), sum(accuracies[name]) / len(accuracies[name]))
-    )
+    ranked = sorted(accuracies, key=lambda name: (-len(accuracies[name]), sum(accuracies[name]) / len(accuracies[name])))
     return ranked[0] if ranked else None
 
 

@@ -167,7 +167,9 @@ def _doubts(record: Mapping[str, Any], name: str) -> Iterator[str]:
             yield f"{one.get('attack', 'unknown')}: {one['remark']}"
 
 
-def _question(record: Mapping[str, Any], settings: Mapping[str, Any], older: str, *, natural: bool) -> dict[str, Any]:
+def _question(
+    record: Mapping[str, Any], settings: Mapping[str, Any], older: str, *, natural: bool
+) -> dict[str, Any]:
     return {
         **{key: str(record.get(key) or "") for key in ("checkpoint", "data", "split", "norm")},
         "bounded": record.get("bounds", True) is not None,
