@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sihg.runs.folder import RunFolder
 from sihg.runs.tables import JsonLines, Table
 
@@ -59,6 +61,49 @@ def write_evaluation(path: Path, name: str = "last_test", **changes: Any) -> Pat
     record |= {"bounds": [0.0, 1.0], "rule": "any iterate"}
     samples = changes.pop("samples", 397)
     record |= {"attacks": [one | {"samples": samples, "seconds": 0.5} for one in attacks]} | changes
+    return _write_record(path, name, record)
+
+
+def write_curve(
+    path: Path, attack: str = "pgd-20", accuracy: Sequence[float] = (0.9, 0.5, 0.1), **changes: Any
+) -> Path:
+    """Write a record as `sihg evaluate --curve` keeps it."""
+    values = {"accuracy": list(accuracy), "low": [a - 0.05 for a in accuracy], "high": [a + 0.05 for a in accuracy]}
+    record = {"checkpoint": "last", "data": "digits", "split": "test", "norm": "linf", "bounds": [0.0, 1.0]}
+    record |= {"eps": [0.0, 0.1, 0.2], "samples": 397, "rule": "any iterate", "curves": [{"attack": attack, **values}]}
+    return _write_record(path, "curve", record | changes)
+
+
+def write_verdicts(record: Path, attacks: dict[str, Sequence[int]], label: Sequence[int]) -> None:
+    """Write what is kept of each sample beside a record: its prediction under each attack."""
+    np.savez(
+        record.with_suffix(".npz"),
+        label=np.array(label),
+        attack=np.array([*attacks]),
+        prediction=np.array([*attacks.values()]),
+    )
+
+
+def write_memory(path: Path, moved: Sequence[float] = (0.5, 0.25)) -> None:
+    """Write the memory's table: all in the first bin, then half in the last."""
+    columns = ("epoch", "moved", "saturated", *(f"to_{k / 10:g}" for k in range(1, 11)))
+    table = Table(path / "memory.csv", columns)
+    for i, move in enumerate(moved, 1):
+        bins = {"to_0.1": 1 / i, "to_1": 1 - 1 / i}
+        table.append({"epoch": i, "moved": move, "saturated": 0.5, **dict.fromkeys(columns[3:], 0.0), **bins})
+
+
+def write_gallery(path: Path, channels: int = 1, **changes: Any) -> Path:
+    """Write a gallery of two classes, of which the second is broken."""
+    about = {"attack": "pgd-20", "accuracy": 0.5, "checkpoint": "last", "eps": 0.25, "norm": "linf"}
+    clean = np.linspace(0, 1, 2 * channels * 16, dtype=np.float32).reshape(2, channels, 4, 4)
+    arrays = {"label": np.array([0, 1]), "before": np.array([0, 1]), "after": np.array([0, 0]), "clean": clean}
+    text = json.dumps(about | {"classes": ["zero", "one"]} | changes)
+    np.savez(path / "gallery.npz", about=np.array(text), adversarial=clean[:, :, ::-1], **arrays)
+    return path / "gallery.npz"
+
+
+def _write_record(path: Path, name: str, record: dict[str, Any]) -> Path:
     (path / "evaluation").mkdir(exist_ok=True)
     file = path / "evaluation" / f"{name}.json"
     file.write_text(json.dumps(record), encoding="utf-8")

@@ -12,15 +12,17 @@ import pytest
 
 from sihg.errors import InputError
 from sihg.report.curves import tracks
+from sihg.report.entries import entries
 from sihg.report.style import LOOKS, OTHERS, TRAINING, look, looks
 from sihg.report.trained import called, read_run, run_folders
 from sihg.report.training import report_training
 from sihg.report.training_page import compared
 from sihg.report.training_table import radius
-from tests.report.runs import rows, write_evaluation, write_run
+from tests.report.runs import rows, write_curve, write_evaluation, write_gallery, write_memory, write_run
 
 EVIL = '<script>alert("1")</script> & $x_{$'
-WRITTEN = ["curves.svg", "curves.png", "table.csv", "table.md", "index.html"]
+FIGURES = [f"{name}.{kind}" for name in ("curves", "curves-best") for kind in ("svg", "pdf")]
+TABLES = [f"{name}.{kind}" for name in ("table", "runs") for kind in ("csv", "md", "tex")]
 
 
 @pytest.fixture(autouse=True)
@@ -33,8 +35,8 @@ def read_page(folder: Path) -> str:
     return (folder / "index.html").read_text(encoding="utf-8")
 
 
-def read_csv(folder: Path) -> list[dict[str, str]]:
-    with (folder / "table.csv").open(encoding="utf-8", newline="") as file:
+def read_csv(folder: Path, name: str = "runs") -> list[dict[str, str]]:
+    with (folder / "report" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -45,10 +47,9 @@ def numbers(page: str) -> set[float]:
 def test_one_run(tmp_path: Path) -> None:
     run = write_run(tmp_path / "first")
     written = report_training(run)
-    assert [path.name for path in written] == WRITTEN
-    assert all(path.parent == run for path in written)
-    assert ElementTree.parse(run / "curves.svg").getroot().tag.endswith("svg")
-    assert (run / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert written == [*(run / "report" / name for name in (*FIGURES, *TABLES)), run / "index.html"]
+    assert ElementTree.parse(run / "report" / "curves.svg").getroot().tag.endswith("svg")
+    assert (run / "report" / "curves.pdf").read_bytes().startswith(b"%PDF")
     page = read_page(run)
     assert "<h1>first</h1>" in page
     assert "msi-hg training of small-cnn on digits." in page
@@ -71,8 +72,8 @@ def test_tables_hold_the_numbers_of_the_runs(tmp_path: Path) -> None:
     assert [float(a[key]) for key in ("passes", "seconds")] == [18, 3.75]
     assert float(b["best_robust"]) == 0.0
     assert {8 / 255, 0.85, 0.4, 0.9, 0.45, 18.0, 3.75} <= numbers(read_page(tmp_path))
-    markdown = (tmp_path / "table.md").read_text(encoding="utf-8")
-    line = "| a | msi-hg | digits | small-cnn | 8/255 | 3 | 3 | 53.0 | 85.0 | 40.0 | 90.0 | 45.0 | 2 | 18 | 3.75 |"
+    markdown = (tmp_path / "report" / "runs.md").read_text(encoding="utf-8")
+    line = "| a | msi-hg | digits | small-cnn | 8/255 | 3 | 3 | 18 | 3.75 | 53.00 | 85.00 | 40.00 | 90.00 | 45.00 | 2 |"
     assert line in markdown.splitlines()
     assert len({line.count(" | ") for line in markdown.splitlines()}) == 1
 
@@ -100,7 +101,7 @@ def test_evaluations_of_the_own_ball_are_in_the_headline(tmp_path: Path) -> None
     )  # attacked with bounds, trained without
     page = read_page(tmp_path)
     assert {0.4375, 0.875, 0.625, 0.125, 12.5} <= numbers(page)
-    for text in ("linf 0.1", "digits train", "mnist test", "any iterate", "43.8"):
+    for text in ("linf 0.1", "digits train", "mnist test", "any iterate", "43.75"):
         assert text in page
 
 
@@ -143,12 +144,17 @@ def test_numbers_of_samples_are_shown_where_they_differ(tmp_path: Path) -> None:
         write_evaluation(tmp_path / name, "2", attacks=[{"attack": "fgsm", "accuracy": 0.5, "samples": 50}])
     write_run(tmp_path / "c")
     report_training(tmp_path)
-    found = [(row["samples natural"], row["samples pgd-20"]) for row in read_csv(tmp_path)]
-    assert found == [("397", "397"), ("100", "100"), ("", "")]
-    assert "samples fgsm" not in read_csv(tmp_path)[0]
-    assert "samples of pgd-20" in (tmp_path / "table.md").read_text(encoding="utf-8")
-    report_training(tmp_path / "b")
-    assert "samples pgd-20" not in read_csv(tmp_path / "b")[0]
+    found = [tuple(row[f"samples {name}"] for name in ("natural", "pgd-20", "fgsm")) for row in read_csv(tmp_path)]
+    assert found == [("397", "397", "50"), ("100", "100", "50"), ("", "", "")]
+    assert "samples of pgd-20" in (tmp_path / "report" / "runs.md").read_text(encoding="utf-8")
+    for name in ("a", "b"):
+        (tmp_path / name / "evaluation" / "2.json").unlink()
+    report_training(tmp_path)
+    assert [row["samples"] for row in read_csv(tmp_path)] == ["397", "100", ""]
+    assert "samples pgd-20" not in read_csv(tmp_path)[0]
+    assert "On 397 test samples" not in read_page(tmp_path)
+    report_training(tmp_path / "a")
+    assert "On 397 test samples" in read_page(tmp_path / "a")
 
 
 def test_what_two_evaluations_found_is_shown_once(tmp_path: Path) -> None:
@@ -158,7 +164,8 @@ def test_what_two_evaluations_found_is_shown_once(tmp_path: Path) -> None:
     write_evaluation(run, "2", attacks=[{**natural, "seconds": 2.0}, {"attack": "fgsm", "accuracy": 0.5}])
     write_evaluation(run, "3", eps=0.1, attacks=[natural])
     found = read_run(run).evaluations
-    assert [(one.attack, one.seconds) for one in found] == [("natural", 1.0), ("fgsm", None), ("natural", None)]
+    times = [(one.attack, one.seconds) for one in found]
+    assert times == [("natural", 1.0), ("all", None), ("fgsm", None), ("natural", None)]
 
 
 def test_an_evaluation_may_say_little(tmp_path: Path) -> None:
@@ -184,6 +191,7 @@ def test_settings_are_compared(tmp_path: Path) -> None:
     for text in ("Settings that differ", "method.name", "Settings of all runs", "optimizer.lr", "3.11.2 / 3.12.0"):
         assert text in page
     assert page.count("<summary>") == 2
+    assert "entry" in page
 
 
 def test_warnings_and_unfinished_runs_are_told(tmp_path: Path) -> None:
@@ -218,7 +226,7 @@ HALF: dict[str, Damage] = {
 def test_a_half_finished_run_has_a_page(tmp_path: Path, case: str) -> None:
     HALF[case](write_run(tmp_path / "half"))
     report_training(tmp_path / "half")
-    assert read_page(tmp_path / "half").count("<svg") == 1
+    assert read_page(tmp_path / "half").count("<svg") in (1, 2)
     assert read_csv(tmp_path / "half")[0]["run"] == "half"
 
 
@@ -233,14 +241,14 @@ def test_half_finished_runs_stand_among_others(tmp_path: Path) -> None:
 
 def test_without_held_out_samples_the_training_accuracy_is_drawn(tmp_path: Path) -> None:
     none: Sequence[float | None] = [None, None]
-    seen = tracks(read_run(write_run(tmp_path / "a", rows(none, none))), "passes")
+    seen = tracks(*entries([read_run(write_run(tmp_path / "a", rows(none, none)))]), "passes")
     assert [track.kind for track in seen] == ["accuracy"]
     assert seen[0].x.tolist() == [6, 12]
     assert seen[0].y.tolist() == [0.51, 0.52]
-    held = tracks(read_run(write_run(tmp_path / "b", rows([0.5, None, 0.75], [0.25, None, 0.5]))), "epoch")
-    assert [(t.kind, t.x.tolist(), t.y.tolist()) for t in held] == [
-        ("natural", [1, 3], [0.5, 0.75]),
-        ("robust", [1, 3], [0.25, 0.5]),
+    run = read_run(write_run(tmp_path / "b", rows([0.5, None, 0.75], [0.25, None, 0.5])))
+    assert [(t.kind, t.x.tolist(), t.y.tolist()) for t in tracks(*entries([run]), "step")] == [
+        ("natural", [26, 78], [0.5, 0.75]),
+        ("robust", [26, 78], [0.25, 0.5]),
     ]
     report_training(tmp_path)
     assert "held_out_robust" in read_csv(tmp_path)[0]
@@ -259,13 +267,22 @@ def test_text_from_outside_is_escaped(tmp_path: Path) -> None:
         **settings,
     )
     texts: dict[str, Any] = dict.fromkeys(("checkpoint", "data", "norm", "rule"), EVIL)
-    write_evaluation(run, **texts, attacks=[{"attack": EVIL, "accuracy": 0.5}])
+    doubts = [{"name": EVIL, "result": "warning", "message": EVIL}]
+    write_evaluation(run, **texts, attacks=[{"attack": EVIL, "accuracy": 0.5, "remark": EVIL}], checks=doubts)
+    write_curve(run, EVIL, data=EVIL, norm=EVIL)
+    write_memory(run)
+    write_gallery(run, classes=[EVIL, "b"], attack=EVIL)
     write_run(tmp_path / "other")
     for folder in (run, tmp_path):
         report_training(folder)
         assert read_page(folder).count("&lt;script&gt;") >= 10
-        for file in ("index.html", "table.md", "curves.svg"):
-            assert "<script" not in (folder / file).read_text(encoding="utf-8")
+        files = [*folder.glob("report/*.md"), *folder.glob("report/*.svg"), folder / "index.html"]
+        assert len(files) == 3 + 5 + 1
+        for file in files:
+            assert "<script" not in file.read_text(encoding="utf-8")
+        for file in folder.glob("report/*.tex"):
+            assert "<" not in file.read_text(encoding="utf-8")
+            assert r"\textless{}script\textgreater{}" in file.read_text(encoding="utf-8")
 
 
 def test_the_page_needs_nothing_but_itself(tmp_path: Path) -> None:

@@ -148,8 +148,8 @@ class _Keeper:
         from sihg.robust.weights import of_run
 
         self.asked, self.radii = asked, radii
-        usual = weights.folder and args.split == "test" and all(getattr(args, name) is None for name in OF_SETTINGS)
-        self.gallery = weights.folder.gallery if weights.folder and usual and not radii else None
+        usual = args.split == "test" and all(getattr(args, name) is None for name in (*OF_SETTINGS, "curve", "out"))
+        self.gallery = weights.folder.gallery if weights.folder and usual else None
         self.name = _name(args, weights, asked.question)
         self.home: Path | None = args.out or (weights.folder.evaluation if weights.folder else None)
         self.ledger: FileLedger | None = None

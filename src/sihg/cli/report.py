@@ -1,13 +1,24 @@
 """`sihg report`: draw the figures and the page of folders again."""
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from sihg.cli.numbers import number
 from sihg.errors import InputError
 
 Report = Callable[[Path], list[Path]]
+OFTEN = 10.0  # seconds
+EPILOG = """examples:
+  sihg report runs/first
+  sihg report runs
+  sihg report runs --watch
+
+The page is DIR/index.html, one file that needs nothing else. Of training runs, DIR/report has its tables as CSV,
+Markdown and LaTeX (table: by entry, runs: by run, evaluations: by attack) and its figures as SVG and PDF.
+"""
 
 
 def add_parser(commands: Any) -> None:
@@ -16,17 +27,44 @@ def add_parser(commands: Any) -> None:
         "report",
         help="draw the figures and the page of folders made by `sihg solve --out` or `sihg train --out`",
         description="Draw figures, tables and one HTML page from the records in a folder: of a solve, of a training "
-        "run, or of several runs, whose folders lie in it.",
+        "run, or of several runs, whose folders lie in it. Runs that differ only in their seed are trials of an entry.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("folders", type=Path, metavar="DIR", nargs="+", help="a folder; each gets a page of its own")
+    parser.add_argument(
+        "--watch",
+        type=number,
+        nargs="?",
+        const=OFTEN,
+        metavar="SECONDS",
+        help=f"draw again while runs train, looking so often (default: every {OFTEN:g}), until Ctrl-C",
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Draw, and say where the files are."""
-    for report, folder in [(_report(folder), folder) for folder in args.folders]:
+    reports = [(_report(folder), folder) for folder in args.folders]
+    if args.watch is not None:
+        return _watch([folder for _, folder in reports], args.watch)
+    for report, folder in reports:
         for path in report(folder):
             print(path)
+    return 0
+
+
+def _watch(folders: list[Path], seconds: float) -> int:
+    """Draw again and again."""
+    from sihg.report.watch import follow
+
+    if not 1 <= seconds < float("inf"):
+        raise InputError(f"--watch {seconds:g} is too often or too rare: give seconds from 1 on")
+    for folder in folders:
+        if (folder / "summary.json").is_file():
+            raise InputError(f"{folder} is of a solve, which is finished: leave out --watch")
+        print(f"watching {folder}, Ctrl-C ends: {folder / 'index.html'}", file=sys.stderr)
+    follow(folders, seconds, lambda what: print(what, file=sys.stderr))
     return 0
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -36,8 +37,7 @@ def strongest(entries: Sequence[Entry]) -> str | None:
         for run in entry.counted:
             for attack in {one.attack for one in _found(run)}:
                 accuracies.setdefault(attack, []).append(min(o.accuracy for o in _found(run) if o.attack == attack))
-    ranked = sorted(accuracies, key=lambda name: (-len(accuracies[name]), sum(accuracies[name]) / len(accuracies[name])))
-    return ranked[0] if ranked else None
+    return min(accuracies, key=lambda name: (-len(accuracies[name]), fmean(accuracies[name])), default=None)
 
 
 def confusions(entries: Sequence[Entry], attack: str) -> list[Confusion]:

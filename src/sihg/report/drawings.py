@@ -51,26 +51,23 @@ def drawings(entries: Sequence[Entry]) -> Iterator[Drawing]:
 
 def _radii(entries: Sequence[Entry]) -> Iterator[Drawing]:
     made = radii_of(entries)
-    for norm in dict.fromkeys(one.norm for one in made):
+    for i, norm in enumerate(dict.fromkeys(one.norm for one in made), 1):
         caption = (
             "Accuracy on the test samples as the ball grows, with its 95 % interval, or over several trials the mean "
             "plus and minus their standard deviation. What is proven is a lower bound."
         )
         draw = partial(radii_figure, [one for one in made if one.norm == norm])
-        yield Drawing(f"radius-{norm}" if norm != "linf" else "radius", draw, "Accuracy against ε", caption, "attacks")
+        yield Drawing(f"radius-{i}", draw, "Accuracy against ε", caption, "attacks")
 
 
 def _galleries(entries: Sequence[Entry]) -> Iterator[Drawing]:
     """One figure an entry."""
-    for i, (entry, made) in enumerate((entry, made) for entry in entries for made in galleries(entry)):
-        shown = f", the first {MOST} of them" if len(made.label) > MOST else ""
-        caption = (
-            f"One test sample of each class{shown}, where there is one that {made.attack} breaks, at the point it found "
-            f"({made.ball}; run {made.run}, checkpoint {made.checkpoint}). Perturbations are scaled to their largest "
-            "value, zero in the middle of the colours; predictions that are wrong are red."
-        )
+    every = [(entry, made) for entry in entries for made in galleries(entry)]
+    for i, (entry, made) in enumerate(every, 1):
+        shown = f"; the first {MOST} of {len(made.label)} classes" if len(made.label) > MOST else ""
+        caption = f"Under {made.attack} ({made.ball}); run {made.run}, checkpoint {made.checkpoint}{shown}."
         draw = partial(gallery_figure, made)
-        yield Drawing(f"gallery-{i + 1}", draw, f"What breaks {entry.name}", caption, "gallery")
+        yield Drawing(f"gallery-{i}", draw, f"What breaks {entry.name}", caption, "gallery")
 
 
 def _confusion(entries: Sequence[Entry]) -> Iterator[Drawing]:

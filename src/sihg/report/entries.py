@@ -38,12 +38,11 @@ class Entry:
 
 
 def entries(runs: Sequence[TrainingRun]) -> list[Entry]:
-    """The runs as entries, in the order of their first runs; one that repeats another with its seed begins a new one."""
+    """The runs as entries, in the order of their first runs; one that repeats another's seed begins a new one."""
     groups: list[list[TrainingRun]] = []
     for run in runs:
-        fitting = (group for group in groups if _alike(group[0]) == _alike(run) and run.settings.get("seed") is not None)
-        free = (group for group in fitting if all(_seed(other) != _seed(run) for other in group))
-        group = next(free, None)
+        alike = (group for group in groups if "seed" in run.settings and _alike(group[0]) == _alike(run))
+        group = next((group for group in alike if all(_seed(other) != _seed(run) for other in group)), None)
         if group is None:
             groups.append([run])
         else:

@@ -144,14 +144,16 @@ def _curves(record: Mapping[str, Any], settings: Mapping[str, Any], older: str) 
     """The curves in a record; those with other than one number a radius are left out."""
     radii = _numbers(record.get("eps"))
     for one in _dicts(record.get("curves")):
-        values = {key: _numbers(one.get(key)) for key in ("accuracy", "low", "high")}
-        if len(radii) > 1 and all(len(some) == len(radii) for some in values.values()):
+        accuracy, low, high = (_numbers(one.get(key)) for key in ("accuracy", "low", "high"))
+        if len(radii) > 1 and len(accuracy) == len(low) == len(high) == len(radii):
             yield RadiusCurve(
                 **_question({**record, "eps": settings.get("eps")}, settings, older, natural=False),
                 samples=_whole(record.get("samples")),
                 attack=str(one.get("attack", "unknown")),
                 eps=radii,
-                **values,
+                accuracy=accuracy,
+                low=low,
+                high=high,
                 rule=_rule(record, one),
             )
 
@@ -167,9 +169,7 @@ def _doubts(record: Mapping[str, Any], name: str) -> Iterator[str]:
             yield f"{one.get('attack', 'unknown')}: {one['remark']}"
 
 
-def _question(
-    record: Mapping[str, Any], settings: Mapping[str, Any], older: str, *, natural: bool
-) -> dict[str, Any]:
+def _question(record: Mapping[str, Any], settings: Mapping[str, Any], older: str, *, natural: bool) -> dict[str, Any]:
     return {
         **{key: str(record.get(key) or "") for key in ("checkpoint", "data", "split", "norm")},
         "bounded": record.get("bounds", True) is not None,

@@ -84,10 +84,10 @@ def gallery_figure(gallery: Gallery) -> Figure:
         label, before, after = (int(some[i]) for some in (gallery.label, gallery.before, gallery.after))
         _write(axes, middle, top + TEXT / 2, _called(gallery, label), weight="bold")
         pictures = (gallery.clean[i], _tinted(gallery, i), gallery.adversarial[i])
-        for picture, foot in zip(pictures, feet, strict=True):
+        for part, (picture, foot) in enumerate(zip(pictures, feet, strict=True)):
             shades = np.clip(picture if picture.shape[-1] == 3 else np.repeat(picture, 3, axis=-1), 0, 1)
             extent = (left + EDGE, left + side - EDGE, foot + EDGE, foot + tall - EDGE)
-            axes.imshow(shades, interpolation="none", aspect="auto", extent=extent)
+            axes.imshow(shades, interpolation="none", aspect="auto", extent=extent, gid=f"picture_{i}_{part}")
         for prediction, y in zip((before, after), read, strict=True):
             _write(axes, middle, y, _called(gallery, prediction), color=INK if prediction == label else WRONG)
         if beside == 0:

@@ -27,7 +27,10 @@ class Drawn(NamedTuple):
 
 
 def document(title: str, kicker: str, about: str, parts: Iterable[str], refresh: float | None = None) -> str:
-    """The page as text; `parts` are its body in HTML, the rest is plain text; `refresh`: seconds to its next reading."""
+    """The page as text; `parts` are its body in HTML, the rest is plain text.
+
+    With `refresh`, a browser reads it again after so many seconds.
+    """
     again = "" if refresh is None else f'\n<meta http-equiv="refresh" content="{max(1, round(refresh))}">'
     body = "\n".join(part for part in parts if part).encode(errors="backslashreplace").decode()  # names may be no text
     return f"""<!DOCTYPE html>

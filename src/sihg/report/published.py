@@ -66,6 +66,11 @@ def _same(value: Any, said: Any) -> bool:
 def _spreads(percents: Mapping[str, list[float]], trials: int) -> dict[str, Spread]:
     """Shares, from percents with their deviations; a number without one is quoted from elsewhere."""
     return {
-        attack: Spread(mean / 100, rest[0] / 100 if rest else None, trials if rest else None)
+        attack: Spread(_share(mean), _share(rest[0]) if rest else None, trials if rest else None)
         for attack, (mean, *rest) in percents.items()
     }
+
+
+def _share(percent: float) -> float:
+    """0.6234 for 62.34, without the last bits of a division."""
+    return round(percent / 100, 6)

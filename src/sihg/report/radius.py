@@ -87,8 +87,8 @@ def radii_figure(made: Sequence[Radii]) -> Figure:
     for one in made:
         look, dashes = one.entry.look, LINES[attacks.index(one.attack) % len(LINES)]
         axes.fill_between(one.eps, one.low, one.high, color=look.colour, alpha=0.15, linewidth=0)
-        (line,) = axes.plot(one.eps, one.accuracy, color=look.colour, marker=look.marker, markersize=4, linestyle=dashes)
-        line.set(clip_on=False, zorder=3)
+        (line,) = axes.plot(one.eps, one.accuracy, color=look.colour, marker=look.marker, markersize=4)
+        line.set(linestyle=dashes, clip_on=False, zorder=3)
         lines.append(line)
     _name(figure, lines, [shown(f"{short(one.entry.name)}, {one.attack}", 34) for one in made])
     return figure

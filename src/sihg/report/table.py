@@ -17,13 +17,13 @@ LATEX = {  # characters that LaTeX reads as its own, or does not know
     "^": r"\textasciicircum{}",
     "<": r"\textless{}",
     ">": r"\textgreater{}",
-    **{"|": r"\textbar{}", '"': r"\textquotedbl{}", "`": r"\textasciigrave{}"},
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    "`": r"\textasciigrave{}",
     "\N{NO-BREAK SPACE}": "~",
     "±": r"$\pm$",
     "—": "---",
-    "‖": r"$\Vert$",
-    "²": r"$^2$",
-    **{"ε": r"$\epsilon$", "δ": r"$\delta$", "σ": r"$\sigma$", "τ": r"$\tau$", "θ": r"$\theta$"},  # noqa: RUF001
+    "ε": r"$\epsilon$",
 }
 
 

@@ -12,7 +12,7 @@ from sihg.runs.folder import RunFolder
 from sihg.runs.tables import read_json_lines, read_table
 
 Row = Mapping[str, float | None]
-NUMBERS = ("epoch", "step", "accuracy", "natural", "robust", "passes", "seconds")  # the columns of metrics.csv used here
+NUMBERS = ("epoch", "step", "accuracy", "natural", "robust", "passes", "seconds")  # of metrics.csv
 
 
 @dataclass(frozen=True, eq=False)

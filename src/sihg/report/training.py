@@ -27,8 +27,8 @@ def report_training(
 ) -> list[Path]:
     """Write index.html and, in report/, its figures and tables; give their paths.
 
-    `paths` is a run folder or one that holds run folders, which is then where the files go; or several run folders, with
-    `out` for the files. With `refresh`, the page loads itself again after so many seconds.
+    `paths` is a run folder or one that holds run folders, which is then where the files go; or several run folders,
+    with `out` for the files. With `refresh`, the page loads itself again after so many seconds.
     """
     folders = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
     if out is None and len(folders) != 1:
@@ -37,8 +37,9 @@ def report_training(
     runs = _runs(folders)
     compared = entries(runs)
     figures = [
-        Drawn(*save(one.draw, out / "report", one.name, ("svg", "pdf")), one.heading, one.caption, one.part)
+        Drawn(svg, pdf, one.heading, one.caption, one.part)
         for one in drawings(compared)
+        for svg, pdf in [save(one.draw, out / "report", one.name, ("svg", "pdf"))]
     ]
     headline, owners = entry_table(compared)
     tables = {"table": headline, "runs": training_table(runs), "evaluations": evaluation_table(runs)}

@@ -23,11 +23,19 @@ from sihg.report.table import Column, Table
 from sihg.report.trained import TrainingRun
 from sihg.report.training_table import evaluation_table, radius, rich_reading, training_table
 
-LEARNT = (
-    *("training_accuracy", "held_out_natural", "held_out_robust", "best_natural", "best_robust", "best_epoch"),
-)
+LEARNT = (*("training_accuracy", "held_out_natural", "held_out_robust", "best_natural", "best_robust", "best_epoch"),)
 MANY = 12  # rows of evaluations that are shown at once
-HEADINGS = {"learning": "", "attacks": "Under attack", "gallery": "What breaks the models", "memory": "Memory"}
+PARTS = {  # of the figures: heading, and what is said of all of them
+    "learning": ("", ""),
+    "attacks": ("Under attack", ""),
+    "gallery": (
+        "What breaks the models",
+        "A test sample of each class, one that the attack breaks if there is such, at the point that it found. "
+        "Perturbations are scaled to the largest value of the figure, zero in the middle of the colours; what is read "
+        "wrongly is red.",
+    ),
+    "memory": ("Memory of perturbations", ""),
+}
 
 
 def page(
@@ -99,12 +107,13 @@ def _learning(learnt: Table, marks: Sequence[str | None], entries: Sequence[Entr
 
 
 def _figures(figures: Sequence[Drawn]) -> Iterable[str]:
-    """The figures, part by part, under headings where there is more than one part."""
+    """The figures, part by part."""
     done = 0
-    for part, heading in HEADINGS.items():
+    for part, (heading, about) in PARTS.items():
         mine = [figure for figure in figures if figure.part == part]
         if mine:
             yield f"<h2>{escape(heading)}</h2>" if heading else ""
+            yield note(about)
             yield figures_grid(mine, done, "" if part == "learning" else "wide")
             done += len(mine)
 

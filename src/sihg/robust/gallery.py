@@ -58,7 +58,7 @@ def _stages(outcome: Outcome) -> Tensor:
 
 
 def _chosen(model: nn.Module, samples: Samples, outcome: Outcome, found_by: Tensor) -> tuple[Tensor, Tensor]:
-    """A sample of each class and its prediction as it is: broken by an early stage and right before it, if there is one.
+    """A sample of each class and its prediction as it is: broken by an early stage and right before, if there is one.
 
     Else a broken one, else that of the smallest margin.
     """
@@ -106,4 +106,5 @@ def has_pictures(samples: Samples) -> bool:
 
 def _predictions(model: nn.Module, samples: Samples, numbers: Tensor) -> Tensor:
     with evaluating(model), torch.no_grad():
-        return model(samples.floats(numbers).to(device_of(model))).argmax(1).cpu()
+        logits: Tensor = model(samples.floats(numbers).to(device_of(model)))
+    return logits.argmax(1).cpu()

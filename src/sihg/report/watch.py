@@ -1,0 +1,57 @@
+"""A report that follows runs while they train."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from sihg.errors import InputError
+from sihg.report.trained import run_folders
+from sihg.report.training import report_training
+from sihg.runs.folder import RunFolder
+
+State = dict[Path, tuple[int, int]]
+
+
+def follow(
+    folders: Sequence[Path],
+    seconds: float,
+    tell: Callable[[str], object],
+    wait: Callable[[float], object] = time.sleep,
+) -> None:
+    """Report on each folder again whenever its runs have changed, until interrupted; then once more, for good.
+
+    While it goes on, the pages load themselves again. What cannot be read is told, and tried when it has changed.
+    """
+    seen: dict[Path, State] = {}
+    try:
+        while True:
+            for folder in folders:
+                now = state(folder)
+                if now != seen.get(folder):
+                    seen[folder] = now
+                    _report(folder, seconds, tell)
+            wait(seconds)
+    except KeyboardInterrupt:
+        for folder in folders:
+            _report(folder, None, tell)
+
+
+def state(folder: Path) -> State:
+    """When the files that a report reads were last written, and their sizes."""
+    found: State = {}
+    for run in (RunFolder(path) for path in run_folders(folder)):
+        files = [run.config, run.metrics, run.log, run.memory_table, run.environment, run.gallery]
+        for path in (*files, *run.evaluation.glob("*.json")):
+            try:
+                about = path.stat()
+            except FileNotFoundError:
+                continue
+            found[path] = (about.st_mtime_ns, about.st_size)
+    return found
+
+
+def _report(folder: Path, refresh: float | None, tell: Callable[[str], object]) -> None:
+    try:
+        report_training(folder, refresh=refresh)
+    except (InputError, OSError) as error:
+        tell(f"not drawn now: {error}")

@@ -1,0 +1,91 @@
+"""A report that follows runs."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sihg.cli.main import main
+from sihg.report.watch import follow, state
+from tests.report.runs import rows, write_run
+
+REFRESH = '<meta http-equiv="refresh" content="2">'
+
+
+@pytest.fixture(autouse=True)
+def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sihg.report.style.DOTS_PER_INCH", 40)
+
+
+def test_the_page_follows_the_run(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "m", rows([0.5], [0.25]), epochs=2)
+    told: list[str] = []
+    pages: list[str] = []
+
+    def wait(_: float) -> None:
+        pages.append((run / "index.html").read_text(encoding="utf-8"))
+        match len(pages):
+            case 1:
+                with (run / "metrics.csv").open("a") as file:
+                    file.write("2,52,1.0,0.6,0.75,0.")  # half a row
+            case 2:
+                (run / "environment.json").write_text("{")
+            case 3:
+                (run / "environment.json").write_text("{}")
+            case _:
+                raise KeyboardInterrupt
+
+    follow([run], 2, told.append, wait)
+    assert all(REFRESH in page for page in pages)
+    assert len(told) == 1
+    assert str(run / "environment.json") in told[0]
+    last = (run / "index.html").read_text(encoding="utf-8")
+    assert "refresh" not in last
+    assert "1 of 2 epochs done so far" in last
+
+
+def test_only_changes_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = write_run(tmp_path / "m")
+    drawn: list[float | None] = []
+    monkeypatch.setattr("sihg.report.watch.report_training", lambda _folder, refresh: drawn.append(refresh))
+    waits = iter([False, False, True])
+
+    def wait(_: float) -> None:
+        if next(waits):
+            raise KeyboardInterrupt
+
+    follow([run], 2, lambda _: None, wait)
+    assert drawn == [2, None]
+    before = state(run)
+    (run / "index.html").write_text("")
+    assert state(run) == before
+    (run / "memory.csv").write_text("epoch\n")
+    assert state(run) != before
+
+
+def test_ctrl_c_ends_the_watch_well(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "m")
+    code = "import sys; from sihg.cli.main import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "report", str(run), "--watch", "1"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        until = time.monotonic() + 60
+        while not (run / "index.html").exists() and time.monotonic() < until:
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "Ctrl-C ends" in said
+    assert "Traceback" not in said
+    assert 'http-equiv="refresh"' not in (run / "index.html").read_text(encoding="utf-8")
+
+
+def test_what_cannot_be_watched_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write_run(tmp_path / "m")
+    assert main(["report", str(run), "--watch", "0"]) == 2
+    assert "--watch 0" in capsys.readouterr().err
+    (tmp_path / "summary.json").write_text("{}")
+    assert main(["report", str(tmp_path), "--watch"]) == 2
+    assert "leave out --watch" in capsys.readouterr().err
