@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from sihg.cli.numbers import whole
 from sihg.cli.running import Pairs, add_common, pairs, showing_warnings, threads
-from sihg.errors import InputError, UnknownNameError
+from sihg.errors import InputError, SihgError, UnknownNameError
 
 if TYPE_CHECKING:
     from sihg.experiments.grid import Cell, Grid
     from sihg.experiments.processes import Ended
-    from sihg.experiments.summary import Figure, Row
 
 METHODS = "pgd,dat,yopo,msi-hg"
 ATTACKS = "natural,pgd-20,pgd-50-10"
@@ -74,7 +73,9 @@ def run(args: argparse.Namespace) -> int:
     left = [cell for cell in grid.cells() if cell.record() is None]
     costs = _costs(grid, left, args.data_dir)
     if args.list:
-        print(_listing(grid, costs, jobs, as_json=args.json))
+        from sihg.cli.grid_table import listing
+
+        print(listing(grid, costs, jobs, as_json=args.json))
         return 0
     ended: dict[str, Ended] = {}
     stopped = False
@@ -180,46 +181,6 @@ def _costs(grid: "Grid", left: "list[Cell]", data_dir: Path | None) -> dict[str,
     return found
 
 
-def _remaining(cell: "Cell", costs: dict[str, dict[str, float]]) -> float:
-    """The seconds that a cell still takes; none where it is done."""
-    if cell.record() is not None:
-        return 0.0
-    phases = costs[cell.method]
-    return sum(phases.values()) - phases["training"] * min(1.0, cell.epochs() / cell.settings.epochs)
-
-
-def _listing(grid: "Grid", costs: dict[str, dict[str, float]], jobs: int, *, as_json: bool) -> str:
-    from sihg.experiments.outlook import shared
-
-    cells = grid.cells()
-    seconds = [_remaining(cell, costs) for cell in cells]
-    in_all = shared([one for one in seconds if one], jobs)
-    if as_json:
-        rows = [
-            {"cell": cell.name, "state": _state(cell), "seconds": one, "of": costs.get(cell.method)}
-            for cell, one in zip(cells, seconds, strict=True)
-        ]
-        about = {"folder": str(grid.folder), "jobs": jobs, "threads": grid.threads, "seconds": in_all}
-        return json.dumps({**about, "cells": rows}, indent=1)
-    from sihg.cli.grid_progress import duration
-
-    table = [[cell.name, _state(cell), duration(one)] for cell, one in zip(cells, seconds, strict=True)]
-    drawn = _drawn(["cell", "state", "still takes"], table, f"{grid.folder}: {grid.trials} trials of each method")
-    return (
-        f"{drawn}\nabout {duration(in_all)} in all with {jobs} at a time, from a few measured steps; attacks as if "
-        "every sample held, so at most"
-    )
-
-
-def _state(cell: "Cell") -> str:
-    if cell.record() is not None:
-        return "done"
-    if not (cell.folder / "config.toml").is_file():
-        return "to do"
-    epochs = cell.epochs()
-    return "trained" if epochs >= cell.settings.epochs else f"{epochs} of {cell.settings.epochs} epochs"
-
-
 # ---- running
 
 
@@ -232,7 +193,7 @@ def _run_all(
     from sihg.experiments.processes import Job, Processes
 
     all_of_it = len(grid.cells())
-    about = duration(shared([_remaining(cell, costs) for cell in left], jobs))
+    about = duration(shared([cell.remaining(costs[cell.method]) for cell in left], jobs))
     print(f"{len(left)} of {all_of_it} cells to run in {grid.folder}, {jobs} at a time: about {about}", file=sys.stderr)
     outlook = Outlook({cell.name: costs[cell.method] for cell in left}, jobs)
     todo = [Job(cell.name, commands[cell.name], cell.log) for cell in left]
@@ -245,25 +206,26 @@ def _run_all(
 
 def _show(args: argparse.Namespace, grid: "Grid", ended: "dict[str, Ended]", *, stopped: bool) -> int:
     """Print the table and what to do next; the exit code."""
+    from sihg.cli.grid_table import as_dicts, doubt_lines, table
     from sihg.experiments.summary import rows
 
-    found = rows(grid)
-    cells = {cell.name: cell for cell in grid.cells()}
-    failed = {name: end.words for name, end in ended.items() if end.code and cells[name].record() is None}
-    failed = {} if stopped else failed
-    page = _page(grid.folder)
+    found, cells, page = rows(grid), {cell.name: cell for cell in grid.cells()}, _page(grid.folder)
+    failed = {n: end.words for n, end in ended.items() if end.code not in (0, 130) and cells[n].record() is None}
     if args.json:
         about = {"data": args.data, "folder": str(grid.folder), "attacks": list(grid.attacks), "trials": grid.trials}
-        about |= {"methods": [row.as_dict() for row in found], "failed": failed, "finished": not (failed or stopped)}
+        about |= {"methods": as_dicts(grid, found), "failed": failed, "finished": not (failed or stopped)}
         print(json.dumps({**about, "report": page}, indent=1, allow_nan=False), flush=True)
     else:
-        print(_table(grid, found), flush=True)
-    _tell_doubts(grid)
+        print(table(grid, found), flush=True)
+    wrong = False
+    for line, is_error in doubt_lines(grid):
+        print(line, file=sys.stderr)
+        wrong |= is_error
+    for name, words in failed.items():
+        print(f"failed: {name}: {words}; all that it said: {cells[name].log}", file=sys.stderr)
     if page:
         print(f"report: {page}", file=sys.stderr)
     again = shlex.join(["sihg", *sys.argv[1:]]) if sys.argv[1:2] == ["reproduce"] else "the same command"
-    for name, words in failed.items():
-        print(f"failed: {name}: {words}; all that it said: {cells[name].log}", file=sys.stderr)
     if stopped:
         print(f"to go on: {again}", file=sys.stderr)
         return 130
@@ -271,57 +233,19 @@ def _show(args: argparse.Namespace, grid: "Grid", ended: "dict[str, Ended]", *, 
         print(f"{len(failed)} of {len(cells)} cells failed: when the reason is gone, {again} goes on", file=sys.stderr)
         return 1
     print(f"next: sihg evaluate {shlex.quote(str(grid.folder))}/*-s0 --attacks standard", file=sys.stderr)
-    return 0
+    return 1 if wrong else 0
 
 
 def _page(folder: Path) -> str | None:
-    """The report, where there are runs."""
+    """The report, where there are runs; what is in its way is told, since the table needs no page."""
     from sihg.report.trained import run_folders
     from sihg.report.training import report_training
 
     if not run_folders(folder):
         return None
-    report_training(folder)
+    try:
+        report_training(folder)
+    except SihgError as error:
+        print(f"warning: there is no report: {error}", file=sys.stderr)
+        return None
     return str(folder / "index.html")
-
-
-def _table(grid: "Grid", found: "list[Row]") -> str:
-    some = next(iter(grid.settings.values()))
-    headings = ["method", "n", *(f"{attack} %" for attack in grid.attacks), "passes", "seconds"]
-    table = [
-        [
-            row.method,
-            str(len(row.seeds)) if len(row.seeds) == grid.trials else f"{len(row.seeds)} of {grid.trials}",
-            *(_spread(row.accuracy[attack], 100, 2) for attack in grid.attacks),
-            _spread(row.passes, 1, 1, alone=True),
-            _spread(row.seconds, 1, 1, alone=True),
-        ]
-        for row in found
-    ]
-    tested = "all test samples" if grid.samples is None else f"{grid.samples} test samples"
-    ball = f"{some.norm} eps {some.eps:g}"
-    about = f"{some.data}, {ball}, {tested}, last weights: mean ± deviation over n seeds; passes a sample and seconds"
-    return _drawn(headings, table, f"{about} are of training")
-
-
-def _spread(figure: "Figure", scale: float, digits: int, *, alone: bool = False) -> str:
-    if figure.mean is None:
-        return "-"
-    text = f"{scale * figure.mean:.{digits}f}"
-    return text if alone or figure.deviation is None else f"{text} ± {scale * figure.deviation:.{digits}f}"
-
-
-def _tell_doubts(grid: "Grid") -> None:
-    """Say each kind once, of the first cell that has it."""
-    from sihg.experiments.summary import doubts
-
-    for found in doubts(grid).values():
-        name, check = found[0]
-        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-        print(f"{check['result']} ({name}{more}): {check['message']}", file=sys.stderr)
-
-
-def _drawn(headings: list[str], rows: list[list[str]], about: str) -> str:
-    from sihg.cli.accuracy_table import drawn
-
-    return drawn(about, headings, rows)

@@ -56,6 +56,21 @@ class Cell:
         """How many epochs are done."""
         return int(self.last().get("epoch", 0))
 
+    def state(self) -> str:
+        """How far it is, in words."""
+        if self.record() is not None:
+            return "done"
+        if not RunFolder(self.folder).config.is_file():
+            return "to do"
+        done, epochs = self.epochs(), self.settings.epochs
+        return "trained" if done >= epochs else f"{done} of {epochs} epochs"
+
+    def remaining(self, phases: Mapping[str, float]) -> float:
+        """The seconds that it still takes, of those of its phases; none where it is done."""
+        if self.record() is not None:
+            return 0.0
+        return sum(phases.values()) - phases["training"] * min(1.0, self.epochs() / self.settings.epochs)
+
     def record(self) -> dict[str, Any] | None:
         """The evaluation of the finished run; None as long as there is none."""
         last = self.last()
@@ -109,7 +124,7 @@ class Grid:
             raise InputError(f"{self.folder} is a file: choose another --out")
         config = self.folder / CONFIG
         if config.is_file():
-            self._check_same(f"{self.folder} has", _flat(from_toml(config)), _flat(self._config()))
+            self._check_same(f"{self.folder} has", dotted(from_toml(config)), dotted(self._config()))
         elif foreign := [p.name for p in sorted(self.folder.iterdir()) if not _is_ours(p.name)]:
             raise InputError(
                 f"{self.folder} is not empty (it has {foreign[0]}) and has no {CONFIG}: choose another --out"
@@ -121,7 +136,7 @@ class Grid:
         folder = RunFolder(cell.folder)
         if not folder.config.is_file():
             return
-        theirs, ours = _flat(folder.read_config()), _flat(_plain(cell.settings.as_dict()))
+        theirs, ours = dotted(folder.read_config()), dotted(_plain(cell.settings.as_dict()))
         began = folder.read_environment().get("threads", self.threads)
         self._check_same(f"{cell.folder} has", {**theirs, "threads": began}, {**ours, "threads": self.threads})
 
@@ -175,12 +190,12 @@ def _plain(table: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _flat(table: Mapping[str, Any]) -> dict[str, Any]:
-    """By dotted names, as far as sections go."""
+def dotted(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by their dotted names."""
     flat = dict(table)
     for section in ("methods", *SECTIONS):
         for key, value in flat.pop(section, {}).items():
-            inner = _flat(value) if isinstance(value, Mapping) else {"": value}
+            inner = dotted(value) if isinstance(value, Mapping) else {"": value}
             flat |= {f"{section}.{key}.{name}".rstrip("."): item for name, item in inner.items()}
     return flat
 
