@@ -1,0 +1,46 @@
+"""The table of a grid beside the paper's."""
+
+import statistics
+from pathlib import Path
+
+from sihg.cli.grid_table import as_dicts, table
+from sihg.experiments.grid import Grid
+from sihg.experiments.summary import Figure, Row
+from sihg.robust.settings import preset
+
+ATTACKS = ("natural", "pgd-20", "pgd-50-10", "fgsm")
+
+
+def grid(name: str, *methods: str) -> Grid:
+    return Grid(Path("nowhere"), {method: preset(name, method) for method in methods}, 3, ATTACKS, None, 1)
+
+
+def row(method: str, *values: float) -> Row:
+    figure = Figure(values)
+    return Row(method, tuple(range(len(values))), dict.fromkeys(ATTACKS, figure), figure, figure)
+
+
+def cells(text: str, start: str) -> list[str]:
+    (found,) = [line for line in text.splitlines() if line.strip("│ ").startswith(f"{start} ")]
+    return [cell.strip() for cell in found.strip("│").split("│")]
+
+
+def test_the_papers_numbers_stand_below_ours() -> None:
+    values = (0.5, 0.25, 0.125)
+    made = table(grid("mnist", "pgd"), [row("pgd", *values)])
+    spread = f"{100 * statistics.mean(values):.2f} ± {100 * statistics.stdev(values):.2f}"
+    assert cells(made, "pgd") == ["pgd", "3", *[spread] * 4, "0.3", "0.3"]
+    paper = ["the paper", "5", "94.68 ± 0.21", "54.24 ± 4.27", "44.30 ± 4.60", "-", "-", "-"]
+    assert cells(made, "the paper") == paper
+    assert made.splitlines()[-1].startswith("the paper: Kim and Seo")
+    (found,) = as_dicts(grid("mnist", "pgd"), [row("pgd", *values)])
+    assert found["paper"]["accuracy"]["pgd-50-10"] == {"mean": 0.443, "deviation": 0.046}
+    assert found["accuracy"]["pgd-20"]["values"] == list(values)
+
+
+def test_where_the_paper_has_nothing_nothing_stands() -> None:
+    made = table(grid("digits", "pgd", "natural"), [row("pgd", 0.5), row("natural")])
+    assert "the paper" not in made
+    assert cells(made, "pgd")[:3] == ["pgd", "1 of 3", "50.00"]
+    assert cells(made, "natural") == ["natural", "0 of 3", *["-"] * 6]
+    assert as_dicts(grid("digits", "pgd"), [row("pgd", 0.5)])[0]["paper"] is None
