@@ -65,6 +65,14 @@ def test_so_many_at_a_time_in_order(at_once: int, tmp_path: Path) -> None:
     assert sorted(heard.ended()) == ["0", "1", "2", "3"]
 
 
+def test_a_job_that_is_killed(tmp_path: Path) -> None:
+    heard = Heard()
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    assert not Processes(1, heard).run([job(tmp_path, "a", code), job(tmp_path, "b", "pass")])
+    assert (heard.ended()["a"].code, heard.ended()["a"].words) == (-9, "killed by SIGKILL")
+    assert heard.ended()["b"].code == 0
+
+
 def test_a_job_that_cannot_begin_does_not_keep_the_others(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file")
     heard = Heard()

@@ -1,6 +1,7 @@
 """Jobs in processes of their own, some at a time; none outlives the process that waits for them."""
 
 import json
+import signal
 import subprocess
 import threading
 import time
@@ -30,7 +31,7 @@ class Ended:
 
     code: int
     seconds: float
-    words: str  # its last ones
+    words: str  # why: its last ones, or the signal that ended it
 
 
 Hear = Callable[[str, dict[str, Any]], object]
@@ -92,7 +93,7 @@ class Processes:
             code = child.wait()
             with self._lock:
                 self._running.remove(child)
-        self._tell(job.name, {"end": Ended(code, time.monotonic() - begin, _last_words(job.log))})
+        self._tell(job.name, {"end": Ended(code, time.monotonic() - begin, _why(code, job.log))})
 
     def _tell(self, name: str, about: dict[str, Any]) -> None:
         with self._lock:
@@ -106,7 +107,9 @@ def _started(job: Job) -> subprocess.Popen[str]:
         return subprocess.Popen(job.command, stdin=pipe, stdout=pipe, stderr=log, text=True, start_new_session=True)
 
 
-def _last_words(log: Path) -> str:
-    """The last line of a log that says something."""
+def _why(code: int, log: Path) -> str:
+    """The signal that ended a process, or the last line of its log that says something."""
+    if code < 0:
+        return f"killed by {signal.Signals(-code).name}"
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
