@@ -18,9 +18,9 @@ from sihg.report.records import Array
 from sihg.report.style import INK, QUIET, shown
 
 ARRAYS = ("label", "before", "after", "clean", "adversarial")
-ROW = 10  # samples beside each other
+ROW = 5  # samples beside each other
 MOST = 20  # samples shown
-WIDTH, LEFT, TEXT, EDGE = 7.2, 0.95, 0.2, 0.03  # inches: the figure, before the images, a line of text, around an image
+WIDTH, LEFT, TEXT, EDGE = 4.8, 0.95, 0.2, 0.03  # inches: the figure, before the images, a line of text, around an image
 WRONG = "#b42318"
 
 
