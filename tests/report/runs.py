@@ -69,7 +69,7 @@ def write_curve(
 ) -> Path:
     """Write a record as `sihg evaluate --curve` keeps it."""
     values = {"accuracy": list(accuracy), "low": [a - 0.05 for a in accuracy], "high": [a + 0.05 for a in accuracy]}
-    record = {"checkpoint": "last", "data": "digits", "split": "test", "norm": "linf", "bounds": [0.0, 1.0]}
+    record: Row = {"checkpoint": "last", "data": "digits", "split": "test", "norm": "linf", "bounds": [0.0, 1.0]}
     record |= {"eps": [0.0, 0.1, 0.2], "samples": 397, "rule": "any iterate", "curves": [{"attack": attack, **values}]}
     return _write_record(path, "curve", record | changes)
 
@@ -99,7 +99,8 @@ def write_gallery(path: Path, channels: int = 1, **changes: Any) -> Path:
     clean = np.linspace(0, 1, 2 * channels * 16, dtype=np.float32).reshape(2, channels, 4, 4)
     arrays = {"label": np.array([0, 1]), "before": np.array([0, 1]), "after": np.array([0, 0]), "clean": clean}
     text = json.dumps(about | {"classes": ["zero", "one"]} | changes)
-    np.savez(path / "gallery.npz", about=np.array(text), adversarial=clean[:, :, ::-1], **arrays)
+    arrays |= {"about": np.array(text), "adversarial": clean[:, :, ::-1]}
+    np.savez(path / "gallery.npz", **arrays)  # type: ignore[arg-type]
     return path / "gallery.npz"
 
 

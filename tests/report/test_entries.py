@@ -25,8 +25,8 @@ def cells(of: list[Entry]) -> list[dict[str, Any]]:
 
 
 def test_runs_that_differ_in_their_seed_alone_are_trials(tmp_path: Path) -> None:
-    runs = {"a-s0": {"seed": 0}, "a-s1": {"seed": 1}, "b-s0": {"seed": 0, "eps": 0.1}, "a-s2": {"seed": 2}}
-    found = made(tmp_path, runs)
+    runs: dict[str, dict[str, Any]] = {f"a-s{seed}": {"seed": seed} for seed in range(2)}
+    found = made(tmp_path, {**runs, "b-s0": {"seed": 0, "eps": 0.1}, "a-s2": {"seed": 2}})
     assert [(one.name, [run.name for run in one.trials]) for one in found] == [
         ("a", ["a-s0", "a-s1", "a-s2"]),
         ("b", ["b-s0"]),

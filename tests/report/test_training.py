@@ -241,12 +241,12 @@ def test_half_finished_runs_stand_among_others(tmp_path: Path) -> None:
 
 def test_without_held_out_samples_the_training_accuracy_is_drawn(tmp_path: Path) -> None:
     none: Sequence[float | None] = [None, None]
-    seen = tracks(*entries([read_run(write_run(tmp_path / "a", rows(none, none)))]), "passes")
+    seen = tracks(entries([read_run(write_run(tmp_path / "a", rows(none, none)))])[0], "passes")
     assert [track.kind for track in seen] == ["accuracy"]
     assert seen[0].x.tolist() == [6, 12]
     assert seen[0].y.tolist() == [0.51, 0.52]
     run = read_run(write_run(tmp_path / "b", rows([0.5, None, 0.75], [0.25, None, 0.5])))
-    assert [(t.kind, t.x.tolist(), t.y.tolist()) for t in tracks(*entries([run]), "step")] == [
+    assert [(t.kind, t.x.tolist(), t.y.tolist()) for t in tracks(entries([run])[0], "step")] == [
         ("natural", [26, 78], [0.5, 0.75]),
         ("robust", [26, 78], [0.25, 0.5]),
     ]

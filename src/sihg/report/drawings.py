@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from sihg.report.confusion import confusion_figure, confusions, strongest
 from sihg.report.curves import as_it_was, best_so_far, learning_curves
 from sihg.report.entries import Entry
-from sihg.report.gallery import MOST, galleries, gallery_figure
+from sihg.report.gallery import galleries, gallery_figure
 from sihg.report.memory import memories, memory_figure
 from sihg.report.page import count
 from sihg.report.radius import radii_figure, radii_of
@@ -64,7 +64,8 @@ def _galleries(entries: Sequence[Entry]) -> Iterator[Drawing]:
     """One figure an entry."""
     every = [(entry, made) for entry in entries for made in galleries(entry)]
     for i, (entry, made) in enumerate(every, 1):
-        shown = f"; the first {MOST} of {len(made.label)} classes" if len(made.label) > MOST else ""
+        some, all_of_them = len(made.label), len(made.classes)
+        shown = f"; {some} of {all_of_them} classes" if some < all_of_them else ""
         caption = f"Under {made.attack} ({made.ball}); run {made.run}, checkpoint {made.checkpoint}{shown}."
         draw = partial(gallery_figure, made)
         yield Drawing(f"gallery-{i}", draw, f"What breaks {entry.name}", caption, "gallery")

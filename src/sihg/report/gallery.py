@@ -18,9 +18,8 @@ from sihg.report.records import Array
 from sihg.report.style import INK, QUIET, shown
 
 ARRAYS = ("label", "before", "after", "clean", "adversarial")
-ROW = 10  # samples beside each other
-MOST = 20  # samples shown
-WIDTH, LEFT, TEXT, EDGE = 7.2, 0.95, 0.2, 0.03  # inches: the figure, before the images, a line of text, around an image
+ROW = 5  # samples beside each other
+WIDTH, LEFT, TEXT, EDGE = 4.8, 0.95, 0.2, 0.03  # inches: the figure, before the images, a line of text, around an image
 WRONG = "#b42318"
 
 
@@ -67,7 +66,7 @@ def read_gallery(source: Path, run: str) -> Gallery:
 
 def gallery_figure(gallery: Gallery) -> Figure:
     """Draw it: a column a class. All measures are inches."""
-    n = min(len(gallery.label), MOST)
+    n = len(gallery.label)
     across = min(n, ROW)
     side = min((WIDTH - LEFT) / across, 0.9)
     tall = side * gallery.clean.shape[1] / gallery.clean.shape[2]

@@ -94,7 +94,7 @@ def rich_table(
 ) -> str:
     """A table whose rows are named by their first cell and marked with a colour; `cell` writes the others in HTML.
 
-    Rows without a colour are asides.
+    A row without a mark has the colour "", an aside has None.
     """
 
     def kind(i: int) -> str:
@@ -108,7 +108,7 @@ def rich_table(
     for row, colour in zip(made.rows, colours, strict=True):
         cells = "".join(f"<td{kind(i)}>{cell(value, made.columns[i])}</td>" for i, value in enumerate(row) if i)
         dot = f'<span class="dot" style="background:{colour}"></span>' if colour else ""
-        aside = "" if colour else ' class="aside"'
+        aside = ' class="aside"' if colour is None else ""
         rows.append(f'<tr{aside}><th scope="row">{dot}{escape(str(row[0]))}</th>{cells}</tr>')
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table>'

@@ -67,6 +67,7 @@ def page(
         "</div>",
         "<h2>To reproduce</h2>",
         *(_config(run, is_open=len(runs) == 1) for run in runs),
+        note("The tables are also in report/ as CSV, Markdown and LaTeX, the figures as SVG and PDF."),
     ]
     return document(title, "sihg train", _about(entries, runs), parts, refresh)
 
@@ -114,7 +115,7 @@ def _figures(figures: Sequence[Drawn]) -> Iterable[str]:
         if mine:
             yield f"<h2>{escape(heading)}</h2>" if heading else ""
             yield note(about)
-            yield figures_grid(mine, done, "" if part == "learning" else "wide")
+            yield figures_grid(mine, done, {"learning": "", "gallery": "gallery"}.get(part, "wide"))
             done += len(mine)
 
 
@@ -168,7 +169,9 @@ def _trials(entries: Sequence[Entry]) -> list[str]:
         return []
     made = training_table([run for entry in entries for run in entry.trials])
     colours = [entry.look.colour for entry in entries for _ in entry.trials]
-    keys = [column.key for column in made.columns if column.key not in ("method", "data", "model", "eps")]
+    told = ("method", "data", "model", "eps", "samples")
+    keys = [c.key for i, c in enumerate(made.columns) if c.key not in told or len({row[i] for row in made.rows}) > 1]
+    keys = [key for key in keys if key != "method"]  # that of the entry
     drawn = rich_table(made.part(*keys), "What every run reached, and what it cost", colours, rich_reading)
     return ["<h2>The trials</h2>", drawn]
 
@@ -189,13 +192,19 @@ def _differences(entries: Sequence[Entry]) -> list[str]:
     different |= {"seed": [_seeds(entry) for entry in entries]} if len({_seeds(entry) for entry in entries}) > 1 else {}
     if not different:
         return []
-    columns = [
-        Column("entry", "entry"),
-        *(Column(key, key, is_text=_has_text(values)) for key, values in different.items()),
-    ]
-    rows = [[entry.name, *(as_text(values[i]) for values in different.values())] for i, entry in enumerate(entries)]
-    drawn = rich_table(Table(columns, rows), "Settings that differ", [entry.look.colour for entry in entries])
-    return ["<h2>Settings that differ</h2>", drawn]
+    names, values = [entry.name for entry in entries], list(different.values())
+    if len(different) > len(entries):  # the longer way down
+        columns = [Column("setting", "setting"), *(Column(name, name, is_text=True) for name in names)]
+        rows = [[key, *map(as_text, row)] for key, row in different.items()]
+        colours = [""] * len(rows)
+    else:
+        columns = [
+            Column("entry", "entry"),
+            *(Column(key, key, is_text=_has_text(different[key])) for key in different),
+        ]
+        rows = [[name, *(as_text(row[i]) for row in values)] for i, name in enumerate(names)]
+        colours = [entry.look.colour for entry in entries]
+    return ["<h2>Settings that differ</h2>", rich_table(Table(columns, rows), "Settings that differ", colours)]
 
 
 def _seeds(entry: Entry) -> str:

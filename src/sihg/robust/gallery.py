@@ -15,6 +15,7 @@ from sihg.robust.data.samples import Samples
 from sihg.robust.passes import evaluating
 from sihg.runs.files import write_whole
 
+MOST = 20  # classes shown
 LOOKED_AT = 16  # broken samples of a class among which one is sought that is right as it is
 
 
@@ -27,7 +28,7 @@ def strongest(outcomes: list[Outcome]) -> Outcome | None:
 def gallery(
     model: nn.Module, samples: Samples, plan: Plan, outcome: Outcome, *, seed: int
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """A sample of each class, attacked once more by the part of the plan that found its point.
+    """A sample of each of the first classes, attacked once more by the part of the plan that found its point.
 
     Draws depend on a sample's number and the seed, not on its company, so this is the point of the evaluation, up to
     rounding, also where a part of the evaluation was carried out before an interruption.
@@ -65,7 +66,7 @@ def _chosen(model: nn.Module, samples: Samples, outcome: Outcome, found_by: Tens
     is_natural = torch.tensor([one.attack == "natural" for one in outcome.stages or (outcome,)])
     late = found_by + len(is_natural) * is_natural[found_by]  # what is wrong as it is shows nothing
     numbers, before = [], []
-    for label in samples.y.unique().tolist():
+    for label in samples.y.unique().tolist()[:MOST]:
         mine = (samples.y == label).nonzero().flatten()
         broken = mine[outcome.broken[mine]]
         broken = broken[late[broken].argsort(stable=True)][:LOOKED_AT]
