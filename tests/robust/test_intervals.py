@@ -21,7 +21,7 @@ def network() -> nn.Sequential:
         nn.Conv2d(2, 4, 3, 2, 1, groups=2),
         nn.Conv2d(4, 6, 3, padding=1, padding_mode="reflect", bias=False),
     )
-    stem = nn.Sequential(first, nn.ReLU(), second)
+    stem = nn.Sequential(first, nn.LeakyReLU(0.2), second)
     body = nn.Sequential(nn.MaxPool2d(2), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(6, 5), nn.Softplus())
     return nn.Sequential(stem, body, nn.Linear(5, 4)).double()
 

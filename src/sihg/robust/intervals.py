@@ -10,7 +10,7 @@ from sihg.robust.models.small_cnn import FlattenPixels
 
 RISING = (  # no output falls as an input rises
     *(nn.Identity, nn.Flatten, FlattenPixels, Normalise),
-    *(nn.ReLU, nn.Sigmoid, nn.Tanh, nn.Softplus),
+    *(nn.ReLU, nn.LeakyReLU, nn.Sigmoid, nn.Tanh, nn.Softplus),
     *(nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
 )
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
@@ -20,7 +20,8 @@ REMEDY = "take a model that is an nn.Sequential of Conv2d, Linear, {}, such as s
 def interval(layers: list[nn.Module], low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     """The bounds after the last layer for inputs from `low` to `high`."""
     for layer in layers:
-        if type(layer) in RISING and not getattr(layer, "return_indices", False):
+        falls = getattr(layer, "return_indices", False) or getattr(layer, "negative_slope", 0) < 0
+        if type(layer) in RISING and not falls:
             low, high = layer(low), layer(high)
             continue
         centre, radius = (low + high) / 2, (high - low) / 2
@@ -44,7 +45,7 @@ def leads(model: nn.Module, low: Tensor, high: Tensor, y: Tensor) -> Tensor:
         raise _unknown(head)
     low, high = interval(below, low, high)
     weight = head.weight
-    if int(y.max()) >= len(weight):
+    if len(y) and int(y.max()) >= len(weight):
         raise InputError(f"there is a label {int(y.max())}, but the model has {len(weight)} outputs: they count from 0")
     logits: Tensor = head((low + high) / 2)
     spread = torch.empty_like(logits)

@@ -5,6 +5,8 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
+LEAK = 1e-3  # the slope of a closed rectifier
+
 
 class FlattenPixels(nn.Module):
     """All channels of a pixel, then the next pixel: with channels last in memory nothing moves, nor in the gradient."""
@@ -14,7 +16,7 @@ class FlattenPixels(nn.Module):
         return x.permute(0, 2, 3, 1).flatten(1)
 
 
-def small_cnn(shape: tuple[int, int, int], classes: int, width: float = 1.0) -> nn.Module:
+def small_cnn(shape: tuple[int, int, int], classes: int, width: float = 1.0, leak: float = 0.0) -> nn.Module:
     """Convolutions of 16, 32 and 64 channels and stride 2 (the first 1 up to 16 pixels), then a linear layer."""
     depth, *sides = shape
     strides = (1, 2, 2) if min(sides) <= 16 else (2, 2, 2)
@@ -23,9 +25,15 @@ def small_cnn(shape: tuple[int, int, int], classes: int, width: float = 1.0) -> 
     for stride in strides:
         sides = [math.ceil(side / stride) for side in sides]
     head = nn.Linear(channels[-1] * math.prod(sides), classes)
-    stem = nn.Sequential(convs[0], nn.ReLU())
-    body = nn.Sequential(convs[1], nn.ReLU(), convs[2], nn.ReLU(), FlattenPixels(), head)
+    first, second, third = (nn.LeakyReLU(leak) if leak else nn.ReLU() for _ in convs)
+    stem = nn.Sequential(convs[0], first)
+    body = nn.Sequential(convs[1], second, convs[2], third, FlattenPixels(), head)
     return kaiming_(nn.Sequential(OrderedDict(stem=stem, body=body)))
+
+
+def leaky_cnn(shape: tuple[int, int, int], classes: int, width: float = 1.0) -> nn.Module:
+    """The small CNN with rectifiers that leak a thousandth, so that gradients, and attacks by them, see through."""
+    return small_cnn(shape, classes, width, LEAK)
 
 
 def kaiming_(model: nn.Module) -> nn.Module:
