@@ -14,7 +14,7 @@ from sihg.robust.attacks.names import plan
 from sihg.robust.ball import Ball
 from sihg.robust.cascade import Outcome, judge
 from sihg.robust.data.samples import Samples
-from sihg.robust.gallery import gallery, has_pictures, is_better, strongest, write_gallery
+from sihg.robust.gallery import MOST, gallery, has_pictures, is_better, strongest, write_gallery
 from sihg.robust.models import build
 
 BALL = Ball(0.2)
@@ -67,6 +67,13 @@ def test_where_nothing_breaks_the_nearest_is_shown() -> None:
     for label, number in enumerate(found["number"]):
         mine = samples.y == label
         assert outcome.margin[number] == outcome.margin[mine].min()
+
+
+def test_of_many_classes_the_first_are_shown() -> None:
+    samples = Samples(torch.rand(50, 1, 6, 6), torch.arange(50) % 25, tuple(map(str, range(25))), "many")
+    model, parts = build("small-cnn", samples.shape, 25), plan("fgsm", BALL)
+    (outcome,) = judge(model, samples, {"fgsm": parts})
+    assert gallery(model, samples, parts, outcome, seed=0)["label"].tolist() == list(range(MOST))
 
 
 def test_the_strongest_attack_is_no_proof() -> None:

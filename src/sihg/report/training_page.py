@@ -23,7 +23,7 @@ from sihg.report.table import Column, Table
 from sihg.report.trained import TrainingRun
 from sihg.report.training_table import evaluation_table, radius, rich_reading, training_table
 
-LEARNT = (*("training_accuracy", "held_out_natural", "held_out_robust", "best_natural", "best_robust", "best_epoch"),)
+LEARNT = ("training_accuracy", "held_out_natural", "held_out_robust", "best_natural", "best_robust", "best_epoch")
 MANY = 12  # rows of evaluations that are shown at once
 PARTS = {  # of the figures: heading, and what is said of all of them
     "learning": ("", ""),
