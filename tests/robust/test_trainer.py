@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from sihg.errors import InputError, NotFiniteError, UnknownNameError
+from sihg.robust import data
 from sihg.robust.ball import Ball
 from sihg.robust.cascade import judge
 from sihg.robust.data.batches import epoch_batches
@@ -93,6 +94,27 @@ def test_held_out_samples_are_never_trained_on() -> None:
         split_off(samples, settings(samples=N + 1))
     with pytest.raises(InputError, match="validation holds out 100 of 100 samples"):
         split_off(samples, settings(validation=N))
+
+
+def test_test_samples_may_be_watched_as_in_the_paper() -> None:
+    samples, test = data.load("digits")
+    chosen = settings(validation=50, validate_on="test")
+    train, watched = split_off(samples, chosen, test)
+    again = split_off(samples, chosen.with_values({"seed": 7}), test)[1]
+    assert watched is not None
+    assert again is not None
+    assert len(train) == len(samples)
+    assert torch.equal(watched.x, again.x)  # every seed sees the same ones
+    assert {tuple(x.flatten().tolist()) for x in watched.x} <= {tuple(x.flatten().tolist()) for x in test.x}
+    assert watched.y.bincount().min() >= 4
+    whole = split_off(samples, settings(validation=len(test), validate_on="test"), test)[1]
+    assert whole is test
+    with pytest.raises(InputError, match="watches 398 test samples, but digits has 397: lower it"):
+        split_off(samples, settings(validation=398, validate_on="test"), test)
+    with pytest.raises(InputError, match="no test samples here"):
+        split_off(samples, chosen)
+    with pytest.raises(UnknownNameError, match="choose from train, test"):
+        settings(validate_on="both")
 
 
 @pytest.mark.parametrize("ema", [0.0, 0.7])

@@ -21,8 +21,11 @@ def result_notes(entries: Sequence[Entry]) -> Iterator[str]:
         yield f"On {count(numbers.pop(), 'test sample', 'test samples')}, never trained on."
     if any(one.attack == ALL for one in found):
         yield "all: what holds under every attack of one evaluation, sample by sample."
-    if any(one.checkpoint == "best" for one in found):
-        yield "(best): the checkpoint with the best robust accuracy on held-out samples; no test sample chose it."
+    best = [run for entry in entries for run in entry.counted if any(e.checkpoint == "best" for e in run.evaluations)]
+    if best:
+        on_test = any(run.settings.get("validate_on") == "test" for run in best)
+        chosen = "test samples chose it, as in the paper" if on_test else "no test sample chose it"
+        yield f"(best): the checkpoint with the best robust accuracy on held-out samples; {chosen}."
     if any(one.rule == PROVEN for one in found):
         yield "proven: a lower bound; no attack within the ball breaks more. Attacks give upper bounds."
 
@@ -30,15 +33,20 @@ def result_notes(entries: Sequence[Entry]) -> Iterator[str]:
 def held_out_notes(entries: Sequence[Entry]) -> Iterator[str]:
     """On the accuracies while training: the samples and the attack, and what the best was chosen on."""
     about = dict.fromkeys(
-        (as_text(run.settings.get("validation")), str(run.settings.get("evaluate_with", "the run's attack")))
+        (
+            as_text(run.settings.get("validation")),
+            str(run.settings.get("evaluate_with", "the run's attack")),
+            run.settings.get("validate_on") == "test",
+        )
         for entry in entries
         for run in entry.counted
         if run.best
     )
-    for samples, attack in about:
+    for samples, attack, is_test in about:
+        what = "test samples, as in the paper," if is_test else "training samples that were not trained on,"
         yield (
-            f"Held-out: {samples} training samples that were not trained on, attacked with {attack}. Best: the epoch "
-            "with the best robust accuracy on these samples, measured on the same samples, so it flatters a little."
+            f"Held-out: {samples} {what} attacked with {attack}. Best: the epoch with the best robust accuracy on "
+            "these samples, measured on the same samples, so it flatters a little."
         )
 
 

@@ -84,14 +84,14 @@ def prepare(
     settings: Settings, *, data_dir: str | Path | None = None, folder: RunFolder | None = None, tell: Tell
 ) -> Trainer:
     """The trainer of a run that is given by its settings alone."""
-    samples, _ = sources.load(settings.data, None if data_dir is None else Path(data_dir))
-    train, held = split_off(samples, settings)
+    samples, test = sources.load(settings.data, None if data_dir is None else Path(data_dir))
+    train, held = split_off(samples, settings, test)
     model = models.build(settings.model, train.shape, len(train.classes), width=settings.width, seed=settings.seed)
     return Trainer(model, train, settings, held_out=held, folder=folder, tell=tell)
 
 
-def split_off(samples: Samples, settings: Settings) -> tuple[Samples, Samples | None]:
-    """The samples to train on and those held out, as the settings say."""
+def split_off(samples: Samples, settings: Settings, test: Samples | None = None) -> tuple[Samples, Samples | None]:
+    """The samples to train on and those to watch, as the settings say."""
     if settings.samples is not None and settings.samples > len(samples):
         raise InputError(
             f"cannot take {settings.samples} samples of {samples.name}, which has {len(samples)}: lower samples, or "
@@ -101,12 +101,23 @@ def split_off(samples: Samples, settings: Settings) -> tuple[Samples, Samples | 
         samples = held_out(samples, settings.samples, seed=settings.seed)[1]
     if not settings.validation:
         return samples, None
+    if settings.validate_on == "test":
+        return samples, _watched(test, settings.validation)
     if 2 * settings.validation > len(samples):
         raise InputError(
             f"validation holds out {settings.validation} of {len(samples)} samples, which leaves too few to train on: "
             f"lower it, such as --validation {len(samples) // 10}"
         )
     return held_out(samples, settings.validation, seed=settings.seed)
+
+
+def _watched(test: Samples | None, n: int) -> Samples:
+    """Test samples to watch, the same ones for every seed."""
+    if test is None:
+        raise InputError("validate_on = test, but there are no test samples here: hold out training samples, train")
+    if n > len(test):
+        raise InputError(f"validation watches {n} test samples, but {test.name} has {len(test)}: lower it")
+    return test if n == len(test) else held_out(test, n)[1]
 
 
 def check_free(out: str | Path, *, overwrite: bool) -> None:

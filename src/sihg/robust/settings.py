@@ -55,7 +55,8 @@ class Settings:
     )
     clip: float | None = _setting(None, "largest norm of a gradient; longer ones are shortened (default: none)")
     accumulate: int = _setting(1, "parts that a batch is computed in, to save memory")
-    validation: int = _setting(0, "training samples held out to choose the best checkpoint (0: none is chosen)")
+    validation: int = _setting(0, "samples to watch while training, which choose the best checkpoint (0: none)")
+    validate_on: str = _setting("train", "where these are held out of: train, or test as in the paper")
     evaluate_every: int = _setting(1, "epochs between evaluations on the held-out samples")
     evaluate_with: str = _setting("pgd-10", "the attack of these evaluations")
     memory: str | None = _setting(
@@ -81,6 +82,8 @@ class Settings:
             raise InputError(f"ema must be at least 0 and below 1, got {self.ema}: 0.998 is common")
         if self.clip is not None and not 0 < self.clip < math.inf:
             raise InputError(f"clip must be > 0 and finite, got {self.clip}: leave it out for none")
+        if self.validate_on not in ("train", "test"):
+            raise UnknownNameError("validate_on", self.validate_on, ["train", "test"])
         if not self.checkpoint_minutes >= 0:
             raise InputError(f"checkpoint_minutes must be at least 0, got {self.checkpoint_minutes}: 5 is usual")
         for section in SECTIONS:
