@@ -40,18 +40,31 @@ def add_parser(commands: Any) -> None:
         metavar="SECONDS",
         help=f"draw again while runs train, looking so often (default: every {OFTEN:g}), until Ctrl-C",
     )
+    parser.add_argument(
+        "--tensorboard",
+        action="store_true",
+        help="also write report/tensorboard, for `tensorboard --logdir`",
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Draw, and say where the files are."""
     reports = [(_report(folder), folder) for folder in args.folders]
+    if args.tensorboard:
+        reports += [(_events, folder) for folder in args.folders if not _is_solve(folder)]
     if args.watch is not None:
-        return _watch([folder for _, folder in reports], args.watch)
+        return _watch(args.folders, args.watch)
     for report, folder in reports:
         for path in report(folder):
             print(path)
     return 0
+
+
+def _events(folder: Path) -> list[Path]:
+    from sihg.report.tensorboard import write_events
+
+    return write_events(folder)
 
 
 def _watch(folders: list[Path], seconds: float) -> int:
@@ -61,7 +74,7 @@ def _watch(folders: list[Path], seconds: float) -> int:
     if not 1 <= seconds < float("inf"):
         raise InputError(f"--watch {seconds:g} is too often or too rare: give seconds from 1 on")
     for folder in folders:
-        if (folder / "summary.json").is_file():
+        if _is_solve(folder):
             raise InputError(f"{folder} is of a solve, which is finished: leave out --watch")
         print(f"watching {folder}, Ctrl-C ends: {folder / 'index.html'}", file=sys.stderr)
     follow(folders, seconds, lambda what: print(what, file=sys.stderr))
@@ -74,7 +87,7 @@ def _report(folder: Path) -> Report:
     from sihg.report.trained import run_folders
     from sihg.report.training import report_training
 
-    if (folder / "summary.json").is_file():
+    if _is_solve(folder):
         return report_solve
     if run_folders(folder):
         return report_training
@@ -85,3 +98,7 @@ def _report(folder: Path) -> Report:
         f"{folder} has no summary.json (of `sihg solve --out`), no config.toml (of `sihg train --out`) and no folder "
         "with one: give such a folder"
     )
+
+
+def _is_solve(folder: Path) -> bool:
+    return (folder / "summary.json").is_file()
