@@ -14,6 +14,10 @@ from sihg.experiments.processes import Ended
 COSTS = {name: {"training": 60.0, "pgd-20": 20.0} for name in ("pgd-s0", "msi-hg-s0", "pgd-s1")}
 
 
+def is_done(cell: str) -> bool:
+    return cell.startswith("pgd")
+
+
 def tell(progress: GridProgress) -> None:
     """Two cells begin; one is in its training, one fails."""
     progress.hear("pgd-s0", {"begin": True})
@@ -25,7 +29,7 @@ def tell(progress: GridProgress) -> None:
 
 def test_plain_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(grid_progress, "SECONDS_BETWEEN_LINES", 0.0)
-    with GridProgress(Outlook(COSTS, 2, lambda: 0.0), 4, 1) as progress:
+    with GridProgress(Outlook(COSTS, 2, lambda: 0.0), 4, 1, is_done) as progress:
         tell(progress)
     lines = capsys.readouterr().err.splitlines()
     assert lines[2].startswith("pgd-s0 training 38%, msi-hg-s0 starting 0%; 1 of 4 done, about ")
@@ -34,8 +38,15 @@ def test_plain_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     assert {name: one.code for name, one in progress.ended.items()} == {"msi-hg-s0": 2, "pgd-s0": 0}
 
 
+def test_a_cell_whose_figures_are_doubted_is_done(capsys: pytest.CaptureFixture[str]) -> None:
+    with GridProgress(Outlook(COSTS, 2, lambda: 0.0), 4, 1, is_done) as progress:
+        progress.hear("pgd-s0", {"begin": True})
+        progress.hear("pgd-s0", {"end": Ended(2, 3.0, "error: an attack left the ball")})
+    assert "pgd-s0: done, 3.0 s; 2 of 4 are done" in capsys.readouterr().err
+
+
 def test_few_lines_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
-    with GridProgress(Outlook(COSTS, 2), 4, 1) as progress:
+    with GridProgress(Outlook(COSTS, 2), 4, 1, is_done) as progress:
         progress.hear("pgd-s0", {"begin": True})
         for done in range(60):
             progress.hear("pgd-s0", {"name": "training", "done": done, "of": 60})
@@ -45,7 +56,7 @@ def test_few_lines_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> N
 def test_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
     monkeypatch.setattr(grid_progress, "Console", lambda **_: Console(file=out, force_terminal=True, width=100))
-    with GridProgress(Outlook(COSTS, 2), 4, 1) as progress:
+    with GridProgress(Outlook(COSTS, 2), 4, 1, is_done) as progress:
         progress.hear("pgd-s0", {"begin": True})
         progress.hear("pgd-s0", {"name": "training", "done": 30, "of": 60})
         assert progress._rich is not None

@@ -47,6 +47,11 @@ def test_what_is_no_such_folder_is_refused_before_anything_is_written(
     assert not (run / "index.html").exists()
 
 
+def test_watching_and_tensorboard_are_refused_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(write_run(tmp_path / "a")), "--watch", "--tensorboard"]) == 2
+    assert "leave out --tensorboard, or --watch" in capsys.readouterr().err
+
+
 def test_a_broken_solve_is_a_solve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "summary.json").write_text("{}")
     assert main(["report", str(tmp_path)]) == 2

@@ -196,6 +196,23 @@ def test_a_cell_that_fails_is_told_of_and_the_rest_goes_on(
     assert same(results(done), results(whole))
 
 
+def test_a_cell_that_is_ended_by_others_is_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ended(self: Processes, jobs: Sequence[Job]) -> bool:
+        for job in jobs:
+            self.hear(job.name, {"begin": True})
+            self.hear(job.name, {"end": Ended(130, 0.1, "sihg: interrupted")})
+        return False
+
+    monkeypatch.setattr(Processes, "run", ended)
+    assert run("reproduce", "digits", *TINY, "--out", tmp_path / "g", "--json") == 1
+    captured = capsys.readouterr()
+    said = json.loads(captured.out)
+    assert (list(said["failed"]), said["finished"]) == (CELLS, False)
+    assert "4 of 4 cells failed" in captured.err
+
+
 def test_trials_and_methods_may_be_added(done: Path, here: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     before = results(done)
     assert run("reproduce", "digits", *TINY, "--out", done, "--methods", "natural,pgd", "--trials", "3", "--json") == 0

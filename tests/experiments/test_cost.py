@@ -65,3 +65,10 @@ def test_the_order_of_the_real_time() -> None:
 def test_mistakes_show_before_anything_is_run(run: Callable[[], object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         run()
+
+
+def test_ctrl_c_while_measuring_is_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = prepare(settings(samples=100), tell=lambda _event, _about: None)
+    monkeypatch.setattr(trainer, "run", lambda: SimpleNamespace(finished=False))
+    with pytest.raises(KeyboardInterrupt):
+        cost._step(trainer)

@@ -113,6 +113,8 @@ def test_test_samples_may_be_watched_as_in_the_paper() -> None:
         split_off(samples, settings(validation=398, validate_on="test"), test)
     with pytest.raises(InputError, match="no test samples here"):
         split_off(samples, chosen)
+    with pytest.raises(InputError, match="watches no sample, since validation is 0"):
+        settings(validate_on="test")
     with pytest.raises(UnknownNameError, match="choose from train, test"):
         settings(validate_on="both")
 

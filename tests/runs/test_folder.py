@@ -54,13 +54,18 @@ def test_an_earlier_run_is_refused_with_remedies(tmp_path: Path) -> None:
 def test_overwrite_removes_a_run_and_nothing_else(tmp_path: Path) -> None:
     path = a_run(tmp_path / "a").path
     (path / "notes.txt").write_text("mine")
+    before = tree(path)
+    with pytest.raises(InputError, match=r"has notes\.txt, which no run writes: move it away"):
+        RunFolder.create(path, overwrite=True)
+    assert tree(path) == before
+    (path / "notes.txt").unlink()
     (path / ".config.toml.abcd").write_text("cut sh")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "kept").write_text("kept")
     (path / "memory").symlink_to(elsewhere)
     RunFolder.create(path, overwrite=True)
-    assert tree(path) == {"notes.txt", ".lock"}
+    assert tree(path) == {".lock"}
     assert (elsewhere / "kept").read_text() == "kept"
 
 

@@ -8,7 +8,6 @@ import _thread
 import json
 import os
 import shlex
-import signal
 import sys
 import threading
 import time
@@ -18,8 +17,8 @@ from typing import TextIO
 
 from sihg.cli.main import main as command
 from sihg.cli.progress import heard_by
-from sihg.errors import InputError
-from sihg.runs.lock import locked
+from sihg.runs.interrupt import interrupted_at_once
+from sihg.runs.lock import InUseError, locked
 
 SECONDS_BETWEEN_LINES = 0.2
 PATIENCE = 60.0  # seconds that a process of an earlier grid, told to stop, may take to write its checkpoint
@@ -27,26 +26,33 @@ PATIENCE = 60.0  # seconds that a process of an earlier grid, told to stop, may 
 
 def main(run: Path, train: list[str], resume: list[str], evaluate: list[str]) -> int:
     """Run the commands in a row; the exit code of the first that does not succeed."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
-    threading.Thread(target=_stop_at_the_end_of_input, daemon=True).start()
+    stopping = threading.Event()
+    threading.Thread(target=_stop_at_the_end_of_input, args=(stopping,), daemon=True).start()
     progress = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)
     try:
-        _wait_until_free(run)
-        begun = (run / "config.toml").is_file()
-        with heard_by(_Lines(progress)):
-            for words in (resume if begun else train, evaluate):
-                print(f"$ {shlex.join(['sihg', *words])}", file=sys.stderr, flush=True)
-                if code := command(words):
-                    return code
+        with interrupted_at_once(), heard_by(_Lines(progress)):
+            _wait_until_free(run)
+            begun = (run / "config.toml").is_file()
+            if code := _said(resume if begun else train):
+                return code
+            if stopping.is_set():  # in the last epoch, which training ends all the same
+                return 130
+            with locked(run):  # which evaluations do not take themselves
+                return _said(evaluate)
     except KeyboardInterrupt:
         return 130
-    return 0
 
 
-def _stop_at_the_end_of_input() -> None:
+def _said(words: list[str]) -> int:
+    print(f"$ {shlex.join(['sihg', *words])}", file=sys.stderr, flush=True)
+    return command(words)
+
+
+def _stop_at_the_end_of_input(stopping: threading.Event) -> None:
     while os.read(0, 1024):
         pass
+    stopping.set()
     _thread.interrupt_main()
 
 
@@ -57,7 +63,7 @@ def _wait_until_free(run: Path) -> None:
         try:
             with locked(run):
                 return
-        except InputError:
+        except InUseError:
             time.sleep(SECONDS_BETWEEN_LINES)
 
 

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -15,8 +16,8 @@ from sihg.experiments.processes import Ended
 class GridProgress:
     """Hears what the processes of the cells tell, and shows it; keeps how each cell ended."""
 
-    def __init__(self, outlook: Outlook, cells: int, done: int) -> None:
-        self.outlook, self.cells, self.finished = outlook, cells, done
+    def __init__(self, outlook: Outlook, cells: int, done: int, is_done: Callable[[str], bool]) -> None:
+        self.outlook, self.cells, self.finished, self.is_done = outlook, cells, done, is_done
         self.ended: dict[str, Ended] = {}
         self._phase: dict[str, str] = {}  # of each running cell
         self._next = time.monotonic() + SECONDS_BETWEEN_LINES
@@ -58,8 +59,9 @@ class GridProgress:
         self.outlook.end(cell)
         self.ended[cell] = ended
         del self._phase[cell]
-        self.finished += ended.code == 0
-        how = {0: "done", 130: "stopped"}.get(ended.code, f"failed ({ended.words})")
+        done = self.is_done(cell)  # also where its figures are doubted, which is an error of `sihg evaluate`
+        self.finished += done
+        how = "done" if done else "stopped" if ended.code == 130 else f"failed ({ended.words})"
         self._say(f"{cell}: {how}, {ended.seconds:.1f} s; {self.finished} of {self.cells} are done")
 
     def _draw(self, rich: Progress) -> None:

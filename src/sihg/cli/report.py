@@ -53,6 +53,8 @@ def run(args: argparse.Namespace) -> int:
     reports = [(_report(folder), folder) for folder in args.folders]
     if args.tensorboard:
         reports += [(_events, folder) for folder in args.folders if not _is_solve(folder)]
+    if args.watch is not None and args.tensorboard:
+        raise InputError("--watch draws the page alone: leave out --tensorboard, or --watch")
     if args.watch is not None:
         return _watch(args.folders, args.watch)
     for report, folder in reports:
@@ -70,6 +72,7 @@ def _events(folder: Path) -> list[Path]:
 def _watch(folders: list[Path], seconds: float) -> int:
     """Draw again and again."""
     from sihg.report.watch import follow
+    from sihg.runs.interrupt import interrupted_at_once
 
     if not 1 <= seconds < float("inf"):
         raise InputError(f"--watch {seconds:g} is too often or too rare: give seconds from 1 on")
@@ -77,7 +80,8 @@ def _watch(folders: list[Path], seconds: float) -> int:
         if _is_solve(folder):
             raise InputError(f"{folder} is of a solve, which is finished: leave out --watch")
         print(f"watching {folder}, Ctrl-C ends: {folder / 'index.html'}", file=sys.stderr)
-    follow(folders, seconds, lambda what: print(what, file=sys.stderr))
+    with interrupted_at_once():
+        follow(folders, seconds, lambda what: print(what, file=sys.stderr))
     return 0
 
 

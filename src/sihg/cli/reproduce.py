@@ -53,7 +53,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--samples", type=whole, metavar="N", help="test on so many, drawn by class (default: all)")
     parser.add_argument("--preset", metavar="NAME", help="settings to begin with (default: the preset of the data)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the runs; repeat")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="the folder of the runs (default: runs/reproduce-DATA)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the runs' folder (default: runs/reproduce-PRESET)")
     parser.add_argument("--jobs", type=whole, metavar="N", help="cells at a time (default: as many as cores allow)")
     parser.add_argument("--list", action="store_true", help="tell what would run and what it would cost, and stop")
     add_common(parser, threads="threads of each cell, on which its last digits depend (default: 1)")
@@ -197,7 +197,9 @@ def _run_all(
     print(f"{len(left)} of {all_of_it} cells to run in {grid.folder}, {jobs} at a time: about {about}", file=sys.stderr)
     outlook = Outlook({cell.name: costs[cell.method] for cell in left}, jobs)
     todo = [Job(cell.name, commands[cell.name], cell.log) for cell in left]
-    with GridProgress(outlook, all_of_it, all_of_it - len(left)) as progress:
+    by_name = {cell.name: cell for cell in left}
+    is_done = lambda name: by_name[name].record() is not None  # noqa: E731
+    with GridProgress(outlook, all_of_it, all_of_it - len(left), is_done) as progress:
         return Processes(jobs, progress.hear).run(todo), progress.ended
 
 
@@ -209,14 +211,16 @@ def _show(args: argparse.Namespace, grid: "Grid", ended: "dict[str, Ended]", *, 
     from sihg.cli.grid_table import as_dicts, doubt_lines, table
     from sihg.experiments.summary import rows
 
-    found, cells, page = rows(grid), {cell.name: cell for cell in grid.cells()}, _page(grid.folder)
-    failed = {n: end.words for n, end in ended.items() if end.code not in (0, 130) and cells[n].record() is None}
+    found, cells = rows(grid), {cell.name: cell for cell in grid.cells()}
+    lost = {name: end for name, end in ended.items() if cells[name].record() is None}
+    failed = {name: end.words for name, end in lost.items() if not (stopped and end.code == 130)}
+    if not args.json:
+        print(table(grid, found), flush=True)
+    page = _page(grid.folder)
     if args.json:
         about = {"data": args.data, "folder": str(grid.folder), "attacks": list(grid.attacks), "trials": grid.trials}
         about |= {"methods": as_dicts(grid, found), "failed": failed, "finished": not (failed or stopped)}
         print(json.dumps({**about, "report": page}, indent=1, allow_nan=False), flush=True)
-    else:
-        print(table(grid, found), flush=True)
     wrong = False
     for line, is_error in doubt_lines(grid):
         print(line, file=sys.stderr)

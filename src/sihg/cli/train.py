@@ -72,7 +72,8 @@ def run(args: argparse.Namespace) -> int:
         # What is wrong with the data or the settings shows here, before there is a folder; mapped files need one.
         ready = prepare(replace(settings, memory_files=False), data_dir=args.data_dir, tell=tell)
         held = 0 if ready.held_out is None else len(ready.held_out)
-        print(f"samples: {len(ready.train)} to train on, {held} held out", file=sys.stderr)
+        watched = "held out" if settings.validate_on == "train" else "test samples to watch"
+        print(f"samples: {len(ready.train)} to train on, {held} {watched}", file=sys.stderr)
         trained = run_in(args.out, ready, settings, overwrite=args.overwrite, data_dir=args.data_dir)
     return show(trained, folder, settings, as_json=args.json)
 

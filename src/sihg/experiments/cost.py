@@ -68,7 +68,8 @@ def _step(trainer: Trainer) -> float:
 
     trainer.tell = hear
     with suppress(Enough):
-        trainer.run()
+        if not trainer.run().finished:
+            raise KeyboardInterrupt
     steps = [after - before for before, after in pairwise(times)]
     return median(steps[1:] or steps)
 

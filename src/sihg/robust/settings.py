@@ -87,6 +87,8 @@ class Settings:
             raise InputError(f"clip must be > 0 and finite, got {self.clip}: leave it out for none")
         if self.validate_on not in ("train", "test"):
             raise UnknownNameError("validate_on", self.validate_on, ["train", "test"])
+        if self.validate_on == "test" and not self.validation:
+            raise InputError("validate_on = test watches no sample, since validation is 0: give both, or neither")
         if not self.checkpoint_minutes >= 0:
             raise InputError(f"checkpoint_minutes must be at least 0, got {self.checkpoint_minutes}: 5 is usual")
         for section in SECTIONS:

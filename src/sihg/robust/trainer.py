@@ -46,6 +46,7 @@ COLUMNS = (
 )
 BINS = 10  # of |delta| / eps, in the memory's table
 MEMORY_COLUMNS = ("epoch", "moved", "saturated", *(f"to_{k / BINS:g}" for k in range(1, BINS + 1)))
+NAMED = ("optimizer.", "schedule.")  # whose settings depend on their names
 FREE = ("data", "device", "checkpoint_minutes")  # settings that a resumed run may change; its data is known by its sum
 
 
@@ -364,7 +365,7 @@ class Trainer:
     def _restore(self, checkpoint: Checkpoint) -> None:
         state, tensors = checkpoint.state, checkpoint.tensors
         saved = dict(state["progress"])
-        if wrong := _differing(state.get("settings", {}), _flat(self.settings)):
+        if wrong := _differing(self._with_defaults(state.get("settings", {})), _flat(self.settings)):
             raise InputError(f"{checkpoint.path} is of a run with {wrong}: give the same settings, or start a new run")
         data = self._about_data()
         if wrong := _differing({**data, **{key: state["data"][key] for key in data if key in state["data"]}}, data):
@@ -382,6 +383,11 @@ class Trainer:
             self.memory.check_available(self.progress.epoch)
         for name, size in state["sizes"].items():
             self.files[name].truncate(size)
+
+    def _with_defaults(self, saved: dict[str, Any]) -> dict[str, Any]:
+        """The settings of a checkpoint; those that there were not yet when it was written have their defaults."""
+        usual = _flat(Settings(method={"name": self.settings.method["name"]}))
+        return saved and {key: value for key, value in usual.items() if not key.startswith(NAMED)} | saved
 
 
 def _flat(settings: Settings) -> dict[str, Any]:

@@ -114,6 +114,10 @@ class RunFolder:
                 f"{self.path} already has a run: go on with it (`{resume}`), replace it (--overwrite) "
                 "or choose another --out"
             )
+        if foreign := [path.name for path in self._contents() if path.name not in self.NAMES]:
+            raise InputError(
+                f"{self.path} has {foreign[0]}, which no run writes: move it away, or choose another --out"
+            )
         with locked(self.path):
             for path in (p for name in self.NAMES for p in (*self.path.glob(f".{name}.*"), self.path / name)):
                 if path.is_dir() and not path.is_symlink():

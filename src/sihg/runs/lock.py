@@ -12,6 +12,10 @@ from sihg.errors import InputError
 NAME = ".lock"
 
 
+class InUseError(InputError):
+    """Another process holds the lock."""
+
+
 @contextmanager
 def locked(folder: str | Path) -> Iterator[None]:
     """Hold the folder's lock; the kernel frees it when the process ends, however it ends."""
@@ -42,7 +46,7 @@ def _take(handle: int, folder: str | Path) -> None:
         os.lseek(handle, 0, os.SEEK_SET)
         holder = os.read(handle, 200).decode(errors="replace")
         who = f"process {holder}" if holder else "another process"
-        raise InputError(f"{folder} is in use by {who}: wait for it or stop it") from None
+        raise InUseError(f"{folder} is in use by {who}: wait for it or stop it") from None
     except OSError as error:
         raise InputError(
             f"cannot lock {folder} ({error.strerror or error}): choose a folder on another disk"
