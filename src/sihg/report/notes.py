@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from sihg.report.entries import Entry
 from sihg.report.evaluated import ALL, PROVEN
 from sihg.report.page import as_text, count
-from sihg.report.published import departures, reported
+from sihg.report.published import reported, unlike
 
 
 def result_notes(entries: Sequence[Entry]) -> Iterator[str]:
@@ -53,15 +53,14 @@ def held_out_notes(entries: Sequence[Entry]) -> Iterator[str]:
 def paper_notes(entries: Sequence[Entry]) -> Iterator[str]:
     """Where the paper's numbers stand, and in what the runs beside them differ from its settings."""
     beside = [(entry, paper) for entry in entries if (paper := reported(entry.settings))]
-    for cited, trials in dict.fromkeys((paper.cited, paper.trials) for _, paper in beside):
+    shown = any(run.best for entry in entries for run in entry.trials)  # the columns that the paper's best stands in
+    for cited, trials, best in dict.fromkeys(
+        (paper.cited(best=shown), paper.trials, shown and bool(paper.best)) for _, paper in beside
+    ):
+        averaged = f"mean and deviation over {trials} trials" if trials else "quoted there"
+        chosen = "; its best was chosen by PGD-20" if best else ""
         yield (
-            f"paper: {cited}; mean and deviation over {trials} trials, on the test set; its best was chosen by PGD-20. "
+            f"paper: {cited}; {averaged}, on the test set{chosen}. "
             "Which iterates of an attack count is not said there; here a sample is broken at any of them."
         )
-    different: dict[str, dict[str, None]] = {}
-    for entry, paper in beside:
-        for key, (ours, theirs) in departures(entry.settings, paper.recipe).items():
-            different.setdefault(f"{key} ({as_text(theirs)})", {})[as_text(ours)] = None
-    if different:
-        said = "; ".join(f"{key}: {' / '.join(values)}" for key, values in different.items())
-        yield f"Settings here that are not the paper's (its own in brackets): {said}."
+    yield from unlike((entry.settings, paper) for entry, paper in beside)
