@@ -71,7 +71,7 @@ def unlike(beside: Iterable[tuple[Mapping[str, Any], Reported]]) -> Iterator[str
         remarks |= {paper.remark: None} if paper.remark else {}
     if different:
         said = "; ".join(f"{key}: {' / '.join(values)}" for key, values in different.items())
-        yield f"Settings here that are not the paper's (in brackets what it says, or implies by saying nothing): {said}."
+        yield f"Settings here that are not the paper's (its own in brackets, off where it says nothing): {said}."
     yield from (f"{remark}." for remark in remarks)
 
 

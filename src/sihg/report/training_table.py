@@ -18,7 +18,7 @@ BEST = {"natural": "best_natural", "pgd-20": "best_robust"}  # the paper's best,
 
 def training_table(runs: Sequence[TrainingRun]) -> Table:
     """A row for each run; columns that no run can fill are left out."""
-    tested = _tested(runs)
+    tested = results(runs)
     columns = [
         Column("run", "run", is_text=True),
         Column("method", "method", is_text=True),
@@ -213,7 +213,7 @@ def _evaluated(one: Evaluation) -> list[Cell]:
     ]
 
 
-def _tested(runs: Sequence[TrainingRun]) -> dict[str, dict[str, Evaluation]]:
+def results(runs: Sequence[TrainingRun]) -> dict[str, dict[str, Evaluation]]:
     """Evaluations on the run's own test samples within its own ball, by what was asked, then by run.
 
     Checkpoints are named where several were tested; one that the run has gone on from is not its result. Of several
