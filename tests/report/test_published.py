@@ -9,7 +9,7 @@ import pytest
 
 from sihg.experiments.grid import dotted
 from sihg.report.entries import entries
-from sihg.report.published import departures, reported
+from sihg.report.published import departures, reported, unlike
 from sihg.report.table import Spread
 from sihg.report.trained import read_run
 from sihg.report.training import report_training
@@ -102,6 +102,15 @@ def test_departures_are_what_differs() -> None:
     said = {"a": "some", "b": "some", "tau": "6/255", "train_eps": "none"}
     ours = {"a": 0, "b": 4, "tau": 6 / 255, "train_eps": 0.45}
     assert departures(ours, said) == {"a": (0, "some"), "train_eps": (0.45, "none")}
+
+
+def test_where_some_differ_the_others_are_listed_too() -> None:
+    paper = reported(MNIST)
+    assert paper is not None
+    one, other = {**MNIST, "ema": 0.998, "clip": "none"}, {**MNIST, "ema": 0.0, "clip": "none"}
+    (said,) = unlike([(one, paper), (other, paper)])
+    assert said.endswith(": ema (0): 0.998 / 0.0.")
+    assert list(unlike([(other, paper)])) == []
 
 
 def test_a_method_may_have_a_recipe_of_its_own() -> None:

@@ -62,13 +62,21 @@ def departures(settings: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[s
 
 
 def unlike(beside: Iterable[tuple[Mapping[str, Any], Reported]]) -> Iterator[str]:
-    """What sets runs with these settings apart from the paper's numbers beside them, in sentences."""
-    different: dict[str, dict[str, None]] = {}
+    """What sets runs with these settings apart from the paper's numbers beside them, in sentences.
+
+    Where some of them differ in a setting, the values of the others are listed too.
+    """
+    every: dict[str, dict[str, None]] = {}
+    apart: set[str] = set()
     remarks: dict[str, None] = {}
     for settings, paper in beside:
-        for key, (ours, theirs) in departures(settings, paper.recipe).items():
-            different.setdefault(f"{key} ({as_text(theirs)})", {})[as_text(ours)] = None
+        found = departures(settings, paper.recipe)
+        for key, theirs in paper.recipe.items():
+            name = f"{key} ({as_text(theirs)})"
+            every.setdefault(name, {})[as_text(settings.get(key, theirs))] = None
+            apart |= {name} if key in found else set()
         remarks |= {paper.remark: None} if paper.remark else {}
+    different = {name: values for name, values in every.items() if name in apart}
     if different:
         said = "; ".join(f"{key}: {' / '.join(values)}" for key, values in different.items())
         yield f"Settings here that are not the paper's (its own in brackets, off where it says nothing): {said}."
