@@ -1,12 +1,13 @@
 """`sihg compare` as people use it."""
 
+import csv
 import json
 from pathlib import Path
 
 import pytest
 
-from sihg.cli.compare import differences
 from sihg.cli.main import main
+from sihg.report.training import report_training
 from tests.report.runs import rows, write_evaluation, write_run
 
 
@@ -39,6 +40,8 @@ def test_the_tables(runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str])
     assert line(captured.out, "eps") == ["eps", "0.25", "0.1"]
     assert line(captured.out, "method.name") == ["method.name", "msi-hg", "pgd"]
     assert "│ data" not in captured.out
+    assert "no setting differs" not in captured.out
+    assert "held out" not in captured.out
     assert captured.err == f"next: sihg evaluate {runs[1]}\n"
 
 
@@ -94,7 +97,33 @@ def test_what_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert f"{tmp_path / 'empty'} has no config.toml" in second
 
 
-def test_differences_by_hand() -> None:
-    some = [{"a": 1, "b": 2, "method.name": "x"}, {"a": 1, "b": 2.5, "method.name": "y", "c": None}]
-    assert differences([*some]) == ["method.name", "b"]
-    assert differences([some[0], some[0]]) == []
+def test_the_longer_way_is_down(runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    more = [write_run(runs[0].parent / f"c-s{seed}", seed=seed) for seed in (1, 2)]
+    assert run("compare", runs[0], *more) == 0  # three runs, one setting
+    out = capsys.readouterr().out.partition("settings that differ")[2]
+    assert "┃ run  ┃ seed ┃" in out
+    assert [line(out, name) for name in ("a", "c-s1", "c-s2")] == [["a", "0"], ["c-s1", "1"], ["c-s2", "2"]]
+    assert run("compare", runs[0], runs[0]) == 0
+    assert "settings" not in capsys.readouterr().out
+
+
+def test_figures_are_those_of_the_report(runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    certified = {"attack": "certified", "accuracy": 0.25, "samples": 397, "proof": True}
+    write_evaluation(runs[0], "weaker", rule="last iterate")
+    write_evaluation(runs[0], "proof", attacks=[certified])
+    write_evaluation(runs[0], "harder", attacks=[{"attack": "pgd-20", "accuracy": 0.375, "samples": 397}])
+    assert run("compare", *runs, "--json") == 0
+    found = json.loads(capsys.readouterr().out)["runs"][0]["evaluations"]
+    report_training(runs[0].parent)
+    with (runs[0].parent / "report" / "runs.csv").open(encoding="utf-8", newline="") as file:
+        table = next(csv.DictReader(file))
+    accuracies = {key.removeprefix("test "): float(table[key]) for key in table if key.startswith("test ")}
+    assert {name: test["accuracy"] for name, test in found.items()} == accuracies
+    assert list(accuracies.items()) == [
+        ("natural", 0.96875),
+        ("pgd-20", 0.375),
+        ("pgd-20 (last iterate)", 0.4375),
+        ("certified (proven)", 0.25),
+    ]
+    assert run("compare", *runs) == 0
+    assert "proven: a lower bound" in capsys.readouterr().out

@@ -1,6 +1,7 @@
 """The table of a grid beside the paper's."""
 
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 from sihg.cli.grid_table import as_dicts, table
@@ -32,10 +33,25 @@ def test_the_papers_numbers_stand_below_ours() -> None:
     assert cells(made, "pgd") == ["pgd", "3", *[spread] * 4, "0.3", "0.3"]
     paper = ["the paper", "5", "94.68 ± 0.21", "54.24 ± 4.27", "44.30 ± 4.60", "-", "-", "-"]
     assert cells(made, "the paper") == paper
-    assert made.splitlines()[-1].startswith("the paper: Kim and Seo")
+    cited, unlike = made.splitlines()[-2:]
+    assert cited.startswith("the paper: Kim and Seo")
+    assert cited.endswith("Table 3 (section 5); all test samples there, all test samples here")
+    assert "bounds (none): [0.0, 1.0]; " in unlike
+    assert "method.ramp (0): 3.0; " in unlike
+    assert "epochs" not in unlike
     (found,) = as_dicts(grid("mnist", "pgd"), [row("pgd", *values)])
     assert found["paper"]["accuracy"]["pgd-50-10"] == {"mean": 0.443, "deviation": 0.046}
+    assert found["paper"]["departures"]["bounds"] == ([0.0, 1.0], "none")
     assert found["accuracy"]["pgd-20"]["values"] == list(values)
+
+
+def test_quoted_numbers_have_no_trials() -> None:
+    made = table(replace(grid("cifar10", "yopo"), samples=500), [row("yopo", 0.5)])
+    assert cells(made, "the paper") == ["the paper", "-", "83.99", "44.72", *["-"] * 4]
+    cited, remark = made.splitlines()[-2:]  # under other settings than the paper's own, so these are not compared
+    assert cited.endswith("all test samples there, 500 test samples here")
+    assert remark.startswith("YOPO: the best that its authors report")
+    assert as_dicts(grid("cifar10", "yopo"), [row("yopo", 0.5)])[0]["paper"]["trials"] is None
 
 
 def test_where_the_paper_has_nothing_nothing_stands() -> None:

@@ -65,13 +65,17 @@ def write_evaluation(path: Path, name: str = "last_test", **changes: Any) -> Pat
 
 
 def write_curve(
-    path: Path, attack: str = "pgd-20", accuracy: Sequence[float] = (0.9, 0.5, 0.1), **changes: Any
+    path: Path,
+    attack: str = "pgd-20",
+    accuracy: Sequence[float] = (0.9, 0.5, 0.1),
+    name: str = "curve",
+    **changes: Any,
 ) -> Path:
     """Write a record as `sihg evaluate --curve` keeps it."""
     values = {"accuracy": list(accuracy), "low": [a - 0.05 for a in accuracy], "high": [a + 0.05 for a in accuracy]}
     record: Row = {"checkpoint": "last", "data": "digits", "split": "test", "norm": "linf", "bounds": [0.0, 1.0]}
     record |= {"eps": [0.0, 0.1, 0.2], "samples": 397, "rule": "any iterate", "curves": [{"attack": attack, **values}]}
-    return _write_record(path, "curve", record | changes)
+    return _write_record(path, name, record | changes)
 
 
 def write_verdicts(record: Path, attacks: dict[str, Sequence[int]], label: Sequence[int]) -> None:

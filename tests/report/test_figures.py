@@ -12,7 +12,7 @@ from sihg.errors import InputError
 from sihg.report.confusion import confusion_figure, confusions, strongest
 from sihg.report.drawings import drawings
 from sihg.report.entries import Entry, entries
-from sihg.report.gallery import gallery_figure, read_gallery
+from sihg.report.gallery import galleries, gallery_figure, read_gallery
 from sihg.report.memory import memories, memory_figure
 from sihg.report.radius import radii_figure, radii_of
 from sihg.report.trained import read_run, run_folders
@@ -59,6 +59,22 @@ def test_accuracy_against_the_radius_is_over_the_trials(tmp_path: Path) -> None:
     assert (found.high - found.accuracy).tolist() == pytest.approx([0, stdev([0.5, 0.75]), stdev([0.25, 0.5])])
     axes: Any = radii_figure([found]).axes[0]
     assert list(axes.lines[0].get_xdata()) == [0.0, 0.1, 0.2]
+
+
+def test_curves_of_other_weights_or_rules_are_no_trials(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "m")
+    low, mid, high = [0.9, 0.5, 0.125], [0.9, 0.5, 0.25], [0.9, 0.5, 0.375]
+    write_curve(run, accuracy=low)
+    write_curve(run, accuracy=mid, name="best", checkpoint="best")
+    write_curve(run, accuracy=high, name="end", rule="last iterate")
+    found = radii_of(read(tmp_path))
+    assert {one.attack: one.accuracy.tolist() for one in found} == {
+        "pgd-20 (last)": low,
+        "pgd-20 (last, last iterate)": high,
+        "pgd-20 (best)": mid,
+    }
+    legend = [text.get_text() for text in radii_figure(found).legends[0].get_texts()]
+    assert legend == [f"m, {one.attack}" for one in found]
 
 
 @pytest.mark.parametrize(
@@ -147,6 +163,14 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     np.savez(verdicts, label=np.array([0]), attack=np.array(["other"]), prediction=np.array([[0]]))
     with pytest.raises(InputError, match=r"does not fit last_test\.json"):
         report_training(run)
+
+
+def test_a_gallery_that_is_not_shown_is_not_read(tmp_path: Path) -> None:
+    first, second = two(tmp_path)
+    write_gallery(first)
+    (second / "gallery.npz").write_bytes(b"PK")
+    (entry,) = read(tmp_path)
+    assert [made.run for made in galleries(entry)] == [first.name]
 
 
 def test_nothing_is_unpickled(tmp_path: Path) -> None:

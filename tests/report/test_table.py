@@ -35,6 +35,11 @@ def test_latex_is_escaped() -> None:
     )
 
 
+def test_a_latex_row_may_begin_with_what_a_line_end_would_take() -> None:
+    made = as_latex(Table([Column("[head]", "[head]", is_text=True)], [["[1pt] a"], ["* b"]]))
+    assert made.splitlines()[3:7] == ["{[}head] \\\\", "\\midrule", "{[}1pt] a \\\\", "{*} b \\\\"]
+
+
 def test_a_mean_over_some_of_the_trials_says_so() -> None:
     some = Table([Column("a", "a")], [[Spread(0.5, 0.125, 2, 3)]])
     assert "0.5 ± 0.12 (2 of 3)" in as_markdown(some)

@@ -157,6 +157,31 @@ def test_numbers_of_samples_are_shown_where_they_differ(tmp_path: Path) -> None:
     assert "On 397 test samples" in read_page(tmp_path / "a")
 
 
+def test_the_note_counts_the_samples_of_what_is_shown(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a")
+    write_evaluation(run, "1", samples=50)
+    write_evaluation(run, "2", samples=397)
+    report_training(run)
+    assert "On 397 test samples, never trained on." in read_page(run)
+    write_evaluation(run, "3", attacks=[{"attack": "fgsm", "accuracy": 0.5, "samples": 50}])
+    report_training(run)
+    assert "never trained on" not in read_page(run)
+    assert read_csv(run)[0]["samples fgsm"] == "50"
+
+
+def test_each_choice_of_the_best_is_told(tmp_path: Path) -> None:
+    for name, where in {"a": "train", "b": "test"}.items():
+        run = write_run(tmp_path / name, validate_on=where)
+        write_evaluation(run, checkpoint="best")
+        report_training(run)
+    said = "the checkpoint with the best robust accuracy on the samples watched"
+    assert f"(best): {said}; no test sample chose it." in read_page(tmp_path / "a")
+    assert f"(best): {said}; test samples chose it, as in the paper." in read_page(tmp_path / "b")
+    report_training(tmp_path)
+    assert f"(best) of a: {said}; no test sample chose it." in read_page(tmp_path)
+    assert f"(best) of b: {said}; test samples chose it, as in the paper." in read_page(tmp_path)
+
+
 def test_what_two_evaluations_found_is_shown_once(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a")
     natural = {"attack": "natural", "accuracy": 0.75, "samples": 397}
@@ -191,7 +216,10 @@ def test_settings_are_compared(tmp_path: Path) -> None:
     for text in ("Settings that differ", "method.name", "Settings of all runs", "optimizer.lr", "3.11.2 / 3.12.0"):
         assert text in page
     assert page.count("<summary>") == 2
-    assert "entry" in page
+    start = page.index("<table>", page.index("Settings that differ"))
+    table = ElementTree.fromstring(page[start : page.index("</table>", start)] + "</table>")
+    cells = [["".join(cell.itertext()).strip() for cell in row] for row in table.iter("tr")]
+    assert cells == [["entry", "tau", "method.name"], ["a", "0.125", "msi-hg"], ["b", "—", "pgd"]]
 
 
 def test_warnings_and_unfinished_runs_are_told(tmp_path: Path) -> None:
@@ -226,7 +254,9 @@ HALF: dict[str, Damage] = {
 def test_a_half_finished_run_has_a_page(tmp_path: Path, case: str) -> None:
     HALF[case](write_run(tmp_path / "half"))
     report_training(tmp_path / "half")
-    assert read_page(tmp_path / "half").count("<svg") in (1, 2)
+    figures = 2 if read_run(tmp_path / "half").best else 1  # what was never watched has no best
+    assert (figures == 2) is (case in ("a torn row", "no settings", "strange settings"))
+    assert read_page(tmp_path / "half").count("<svg") == figures
     assert read_csv(tmp_path / "half")[0]["run"] == "half"
 
 

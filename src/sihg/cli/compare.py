@@ -4,9 +4,7 @@ import argparse
 import json
 import shlex
 import sys
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +15,15 @@ if TYPE_CHECKING:
     from sihg.report.evaluated import Evaluation
     from sihg.report.trained import TrainingRun
 
+    Tested = Mapping[str, Mapping[str, Evaluation]]  # by what was asked, then by run
+
 EPILOG = """examples:
   sihg compare runs/pgd runs/msi-hg
   sihg compare runs/reproduce-digits/*-s0 --out runs/seed-0
 
-Held-out figures are those that training watched. Of the evaluations, those of the run's own test samples within its own
-ball are shown, of the newest weights; where there are several of an attack, the one on most samples.
+Watched figures are those of the samples that `--validation` sets aside while training. Of the evaluations, those of the
+run's own test samples within its own ball are shown, of the newest weights, as in the report; where there are several
+of a kind, the one on most samples.
 """
 ABSENT = "-"
 
@@ -31,9 +32,9 @@ def add_parser(commands: Any) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "compare",
-        help="put runs side by side: settings that differ, held-out figures, evaluations",
-        description="Put training runs side by side: the settings in which they differ, the last and the best held-out "
-        "figures, the evaluations; with --out, a page too.",
+        help="put runs side by side: settings that differ, figures while training, evaluations",
+        description="Put training runs side by side: the settings in which they differ, the last and the best "
+        "figures while training, the evaluations; with --out, a page too.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -45,61 +46,34 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, print, and draw if asked to."""
-    from sihg.report.trained import read_run, run_folders
+    from sihg.report.trained import read_runs
+    from sihg.report.training_page import compared
+    from sihg.report.training_table import results
 
-    folders = list(dict.fromkeys(folder for path in args.runs for folder in run_folders(path) or [path]))
-    runs = _named(folders, [read_run(folder) for folder in folders])
-    differing = differences([one.settings for one in runs])
-    attacks = list(dict.fromkeys(name for one in runs for name in _tested(one)))
-    rows = [_row(one, differing) for one in runs]
-    page = _page(folders, args.out) if args.out else None
+    runs = read_runs(args.runs)
+    differing = sorted(compared(runs)[1], key=lambda name: name != "method.name")
+    tested = results(runs)
+    rows = [_row(one, differing, tested) for one in runs]
+    page = _page(args.runs, args.out) if args.out else None
     if args.json:
         print(json.dumps({"runs": rows, "report": page}, indent=1, allow_nan=False))
     else:
-        print(_tables(rows, differing, attacks))
+        print(_tables(rows, differing, tested))
     if page:
         print(f"report: {page}", file=sys.stderr)
-    elif untested := [str(folder) for folder, one in zip(folders, runs, strict=True) if not _tested(one)]:
+    elif untested := [str(one.folder.path) for one in runs if not any(one.name in tests for tests in tested.values())]:
         print(f"next: sihg evaluate {shlex.join(untested)}", file=sys.stderr)
     else:
         print("for figures and a page: the same command with --out DIR", file=sys.stderr)
     return 0
 
 
-def differences(settings: list[Mapping[str, Any]]) -> list[str]:
-    """The names of the settings that are not the same in all runs, the method first."""
-    every = list(dict.fromkeys(name for one in settings for name in one))
-    found = [name for name in every if len({repr(one.get(name)) for one in settings}) > 1]
-    return sorted(found, key=lambda name: name != "method.name")
-
-
-def _named(folders: list[Path], runs: "list[TrainingRun]") -> "list[TrainingRun]":
-    """Each by the name of its folder, or by its path where two have one name."""
-    counts = Counter(one.name for one in runs)
-    return [
-        one if counts[one.name] == 1 else replace(one, name=str(folder))
-        for folder, one in zip(folders, runs, strict=True)
-    ]
-
-
-def _tested(one: "TrainingRun") -> "dict[str, Evaluation]":
-    """The evaluation to show for each attack."""
-    found: dict[str, Evaluation] = {}
-    for test in one.evaluations:
-        now = test.is_own and not test.older and test.split in ("test", "") and test.checkpoint in ("last", "")
-        if not now or test.attack == "all":
-            continue
-        name = test.attack if test.rule != "last iterate" or test.attack == "natural" else f"{test.attack} (end)"
-        if name not in found or (found[name].samples or 0) < (test.samples or 0):
-            found[name] = test
-    return found
-
-
-def _row(one: "TrainingRun", differing: list[str]) -> dict[str, Any]:
+def _row(one: "TrainingRun", differing: list[str], tested: "Tested") -> dict[str, Any]:
     cost = one.rows[-1] if one.rows else {}
     tests = {
-        name: {key: getattr(test, key) for key in ("accuracy", "low", "high", "samples")}
-        for name, test in _tested(one).items()
+        name: {key: getattr(of_kind[one.name], key) for key in ("accuracy", "low", "high", "samples")}
+        for name, of_kind in tested.items()
+        if one.name in of_kind
     }
     return {
         "run": one.name,
@@ -114,7 +88,9 @@ def _row(one: "TrainingRun", differing: list[str]) -> dict[str, Any]:
     }
 
 
-def _tables(rows: list[dict[str, Any]], differing: list[str], attacks: list[str]) -> str:
+def _tables(rows: list[dict[str, Any]], differing: list[str], tested: "Tested") -> str:
+    from sihg.report.evaluated import PROVEN
+
     sizes = {test["samples"] for row in rows for test in row["evaluations"].values()}
     figures = [
         [
@@ -123,20 +99,33 @@ def _tables(rows: list[dict[str, Any]], differing: list[str], attacks: list[str]
             str(row["epochs"]) if row["epochs"] == row["of"] else f"{row['epochs']} of {row['of']}",
             _both(row["last"]),
             _both(row["best"]) + (f" ({row['best']['epoch']:.0f})" if row["best"]["epoch"] else ""),
-            *(_share(row["evaluations"].get(attack), alone=len(sizes) == 1) for attack in attacks),
+            *(_share(row["evaluations"].get(attack), alone=len(sizes) == 1) for attack in tested),
             *(ABSENT if row[key] is None else f"{row[key]:.1f}" for key in ("passes", "seconds")),
         ]
         for row in rows
     ]
-    held = ["held out %", "best % (epoch)"]
-    headings = ["run", "method", "epochs", *held, *(f"{attack} %" for attack in attacks), "passes", "seconds"]
-    tested = f"{next(iter(sizes))} test samples" if len(sizes) == 1 else "n test samples"
-    about = "held out: natural / robust" + (f"; attacks: accuracy on {tested}" if sizes else "")
+    watched = ["watched %", "best % (epoch)"]
+    headings = ["run", "method", "epochs", *watched, *(f"{attack} %" for attack in tested), "passes", "seconds"]
+    samples = f"{next(iter(sizes))} test samples" if len(sizes) == 1 else "n test samples"
+    about = "watched while training: natural / robust" + (f"; attacks: accuracy on {samples}" if sizes else "")
     shown = drawn(about, headings, figures)
+    if any(test.rule == PROVEN for of_kind in tested.values() for test in of_kind.values()):
+        shown += f"\n{PROVEN}: a lower bound; attacks give upper bounds"
     if not differing:
         return f"{shown}\nno setting differs" if len(rows) > 1 else shown
-    settings = [[name, *(_plain(row["settings"][name]) for row in rows)] for name in differing]
-    return shown + "\n" + drawn("settings that differ", ["setting", *(row["run"] for row in rows)], settings)
+    return f"{shown}\n{_settings(rows, differing)}"
+
+
+def _settings(rows: list[dict[str, Any]], differing: list[str]) -> str:
+    """The settings that differ, the longer way down."""
+    values = [[_plain(row["settings"][name]) for name in differing] for row in rows]
+    if len(rows) > len(differing):
+        headings, first = ["run", *differing], [row["run"] for row in rows]
+    else:
+        headings, first = ["setting", *(row["run"] for row in rows)], differing
+        values = [list(column) for column in zip(*values, strict=True)]
+    lines = [[name, *line] for name, line in zip(first, values, strict=True)]
+    return drawn("settings that differ", headings, lines)
 
 
 def _both(row: dict[str, Any]) -> str:

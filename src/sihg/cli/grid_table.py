@@ -2,17 +2,14 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sihg.cli.accuracy_table import drawn
 from sihg.cli.grid_progress import duration
 from sihg.experiments.grid import Grid, dotted
 from sihg.experiments.outlook import shared
 from sihg.experiments.summary import Figure, Row, doubts
-from sihg.report.published import reported
-
-if TYPE_CHECKING:
-    from sihg.report.published import Reported
+from sihg.report.published import Reported, departures, reported, unlike
 
 Costs = Mapping[str, Mapping[str, float]]  # of each method: seconds by phase
 
@@ -43,15 +40,17 @@ def table(grid: Grid, rows: list[Row]) -> str:
     some = next(iter(grid.settings.values()))
     tested = "all test samples" if grid.samples is None else f"{grid.samples} test samples"
     about = f"{some.data}, {some.norm} eps {some.eps:g}, {tested}, last weights: mean ± deviation over n seeds"
-    lines, cited = [], dict[str, None]()
+    lines, beside = [], list[tuple[Mapping[str, Any], Reported]]()
     for row in rows:
         lines.append(_ours(row, grid))
         if paper := _paper(grid, row.method):
             lines.append(_theirs(paper, grid.attacks))
-            cited[paper.cited] = None
+            beside.append((_settings(grid, row.method), paper))
     headings = ["method", "n", *(f"{attack} %" for attack in grid.attacks), "passes", "seconds"]
     made = drawn(f"{about}; passes a sample and seconds are of training", headings, lines)
-    return "\n".join([made, *(f"the paper: {source}" for source in cited)])
+    cited = dict.fromkeys(paper.cited(best=False) for _, paper in beside)
+    said = [f"the paper: {source}; all test samples there, {tested} here" for source in cited]
+    return "\n".join([made, *said, *unlike(beside)])
 
 
 def as_dicts(grid: Grid, rows: list[Row]) -> list[dict[str, Any]]:
@@ -62,7 +61,13 @@ def as_dicts(grid: Grid, rows: list[Row]) -> list[dict[str, Any]]:
         numbers = None
         if paper is not None:
             spreads = {a: {"mean": s.mean, "deviation": s.deviation} for a, s in paper.final.items()}
-            numbers = {"accuracy": spreads, "trials": paper.trials, "source": paper.cited}
+            numbers = {
+                "accuracy": spreads,
+                "trials": paper.trials,
+                "source": paper.cited(best=False),
+                "departures": departures(_settings(grid, row.method), paper.recipe),  # ours and theirs
+                "remark": paper.remark,
+            }
         found.append({**row.as_dict(), "paper": numbers})
     return found
 
@@ -75,8 +80,12 @@ def doubt_lines(grid: Grid) -> Iterator[tuple[str, bool]]:
         yield f"{check['result']} ({name}{more}): {check['message']}", check["result"] == "error"
 
 
-def _paper(grid: Grid, method: str) -> "Reported | None":
-    return reported(dotted(grid.settings[method].complete().as_dict()))
+def _paper(grid: Grid, method: str) -> Reported | None:
+    return reported(_settings(grid, method))
+
+
+def _settings(grid: Grid, method: str) -> dict[str, Any]:
+    return dotted(grid.settings[method].complete().as_dict())
 
 
 def _ours(row: Row, grid: Grid) -> list[str]:
@@ -89,11 +98,11 @@ def _ours(row: Row, grid: Grid) -> list[str]:
     ]
 
 
-def _theirs(paper: "Reported", attacks: tuple[str, ...]) -> list[str]:
+def _theirs(paper: Reported, attacks: tuple[str, ...]) -> list[str]:
     spreads = [paper.final.get(attack) for attack in attacks]
     return [
         "  the paper",
-        str(paper.trials),
+        "-" if paper.trials is None else str(paper.trials),
         *("-" if one is None else _spread(one.mean, one.deviation) for one in spreads),
         *("-", "-"),
     ]

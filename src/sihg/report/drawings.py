@@ -15,9 +15,9 @@ from sihg.report.page import count
 from sihg.report.radius import radii_figure, radii_of
 
 CURVES = (
-    "Accuracy on held-out samples as they are (solid) and under the attack of the run's evaluations (dotted), over "
-    "iterations, over what was paid, forward-backward passes for each training sample, and over seconds. Entries that "
-    "hold out no samples show the accuracy on those they train on (dashed)."
+    "Accuracy on the samples watched while training, not trained on, as they are (solid) and under the attack of the "
+    "run's evaluations (dotted), over iterations, over what was paid, forward-backward passes for each training "
+    "sample, and over seconds. Entries that watch no such samples show the accuracy on those they train on (dashed)."
 )
 BEST = (
     "The same, processed as in the paper's second figure: at each evaluation, the accuracies of the one so far that "

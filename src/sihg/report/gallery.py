@@ -41,8 +41,8 @@ class Gallery:
 
 def galleries(entry: Entry) -> list[Gallery]:
     """The gallery of the entry's first trial that has one."""
-    with_one = (run for run in entry.counted if run.folder.gallery.is_file())
-    return [read_gallery(run.folder.gallery, run.name) for run in with_one][:1]
+    with_one = [run for run in entry.counted if run.folder.gallery.is_file()]
+    return [read_gallery(run.folder.gallery, run.name) for run in with_one[:1]]
 
 
 def read_gallery(source: Path, run: str) -> Gallery:

@@ -5,7 +5,9 @@ from collections.abc import Iterator, Sequence
 from sihg.report.entries import Entry
 from sihg.report.evaluated import ALL, PROVEN
 from sihg.report.page import as_text, count
-from sihg.report.published import departures, reported
+from sihg.report.published import reported, unlike
+from sihg.report.trained import TrainingRun
+from sihg.report.training_table import results
 
 
 def result_notes(entries: Sequence[Entry]) -> Iterator[str]:
@@ -15,19 +17,28 @@ def result_notes(entries: Sequence[Entry]) -> Iterator[str]:
     left_out = sum(len(entry.trials) - len(entry.counted) for entry in entries)
     if left_out:
         yield f"Of entries with finished trials, the {left_out} unfinished ones are left out."
-    found = [one for entry in entries for run in entry.counted for one in run.evaluations if one.is_result]
+    runs = {run.name: run for entry in entries for run in entry.counted}
+    shown = [(name, one) for of_kind in results([*runs.values()]).values() for name, one in of_kind.items()]
+    found = [one for _, one in shown]
     numbers = {one.samples for one in found if one.samples is not None}
     if len(numbers) == 1:
         yield f"On {count(numbers.pop(), 'test sample', 'test samples')}, never trained on."
     if any(one.attack == ALL for one in found):
         yield "all: what holds under every attack of one evaluation, sample by sample."
-    best = [run for entry in entries for run in entry.counted if any(e.checkpoint == "best" for e in run.evaluations)]
-    if best:
-        on_test = any(run.settings.get("validate_on") == "test" for run in best)
-        chosen = "test samples chose it, as in the paper" if on_test else "no test sample chose it"
-        yield f"(best): the checkpoint with the best robust accuracy on held-out samples; {chosen}."
+    yield from _best_notes([runs[name] for name in dict.fromkeys(n for n, one in shown if one.checkpoint == "best")])
     if any(one.rule == PROVEN for one in found):
         yield "proven: a lower bound; no attack within the ball breaks more. Attacks give upper bounds."
+
+
+def _best_notes(runs: Sequence[TrainingRun]) -> Iterator[str]:
+    """What chose the checkpoints called best: a note for each kind of choice, with the runs where there are both."""
+    on_test = [run.name for run in runs if run.settings.get("validate_on") == "test"]
+    others = [run.name for run in runs if run.name not in on_test]
+    kinds = {"no test sample chose it": others, "test samples chose it, as in the paper": on_test}
+    for chosen, names in kinds.items():
+        if names:
+            of = f" of {', '.join(names)}" if len(names) < len(runs) else ""
+            yield f"(best){of}: the checkpoint with the best robust accuracy on the samples watched; {chosen}."
 
 
 def held_out_notes(entries: Sequence[Entry]) -> Iterator[str]:
@@ -53,15 +64,14 @@ def held_out_notes(entries: Sequence[Entry]) -> Iterator[str]:
 def paper_notes(entries: Sequence[Entry]) -> Iterator[str]:
     """Where the paper's numbers stand, and in what the runs beside them differ from its settings."""
     beside = [(entry, paper) for entry in entries if (paper := reported(entry.settings))]
-    for cited, trials in dict.fromkeys((paper.cited, paper.trials) for _, paper in beside):
+    shown = any(run.best for entry in entries for run in entry.trials)  # the columns that the paper's best stands in
+    for cited, trials, best in dict.fromkeys(
+        (paper.cited(best=shown), paper.trials, shown and bool(paper.best)) for _, paper in beside
+    ):
+        averaged = f"mean and deviation over {trials} trials" if trials else "quoted there"
+        chosen = "; its best was chosen by PGD-20" if best else ""
         yield (
-            f"paper: {cited}; mean and deviation over {trials} trials, on the test set; its best was chosen by PGD-20. "
+            f"paper: {cited}; {averaged}, on the test set{chosen}. "
             "Which iterates of an attack count is not said there; here a sample is broken at any of them."
         )
-    different: dict[str, dict[str, None]] = {}
-    for entry, paper in beside:
-        for key, (ours, theirs) in departures(entry.settings, paper.recipe).items():
-            different.setdefault(f"{key} ({as_text(theirs)})", {})[as_text(ours)] = None
-    if different:
-        said = "; ".join(f"{key}: {' / '.join(values)}" for key, values in different.items())
-        yield f"Settings here that are not the paper's (its own in brackets): {said}."
+    yield from unlike((entry.settings, paper) for entry, paper in beside)

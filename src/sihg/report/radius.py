@@ -45,7 +45,7 @@ class Radii:
     """An entry's accuracy over the radius of an attack: the mean over its trials, and a band around it."""
 
     entry: Entry
-    attack: str
+    attack: str  # and the checkpoint and the rule, where they are to be told
     eps: tuple[float, ...]
     norm: str
     accuracy: Array
@@ -54,14 +54,18 @@ class Radii:
 
 
 def radii_of(entries: Sequence[Entry]) -> list[Radii]:
-    """The curves of all entries on their own test samples; trials go together where their radii are the same."""
+    """The curves of all entries on their own test samples; trials go together where the same was asked.
+
+    Checkpoints are named where there are curves of several.
+    """
+    checkpoints = {one.checkpoint for entry in entries for run in entry.counted for one in run.radii if one.is_result}
     made = []
     for entry in entries:
         alike: dict[tuple[str, str, tuple[float, ...]], list[RadiusCurve]] = {}
         for run in entry.counted:
             own: dict[tuple[str, str, tuple[float, ...]], RadiusCurve] = {}
             for one in run.radii:
-                key = (one.attack + (" (at least)" if one.rule == PROVEN else ""), one.norm, one.eps)
+                key = (_asked(one, several=len(checkpoints) > 1), one.norm, one.eps)
                 if one.is_result and (key not in own or (own[key].samples or 0) < (one.samples or 0)):
                     own[key] = one
             for key, one in own.items():
@@ -77,6 +81,13 @@ def radii_of(entries: Sequence[Entry]) -> list[Radii]:
             )
             made.append(Radii(entry, attack, eps, norm, mean, low, high))
     return made
+
+
+def _asked(one: RadiusCurve, *, several: bool) -> str:
+    """The attack, with what keeps its curve apart from others."""
+    rule = {PROVEN: "at least", "last iterate": "last iterate"}.get(one.rule, "")
+    apart = ", ".join(part for part in (one.checkpoint if several else "", rule) if part)
+    return f"{one.attack} ({apart})" if apart else one.attack
 
 
 def radii_figure(made: Sequence[Radii]) -> Figure:

@@ -20,6 +20,8 @@ LATEX = {  # characters that LaTeX reads as its own, or does not know
     "|": r"\textbar{}",
     '"': r"\textquotedbl{}",
     "`": r"\textasciigrave{}",
+    "[": "{[}",  # at the start of a row it would be an argument of the line's end, or of a rule
+    "*": "{*}",
     "\N{NO-BREAK SPACE}": "~",
     "±": r"$\pm$",
     "—": "---",

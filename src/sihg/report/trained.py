@@ -1,6 +1,7 @@
 """Read the run folders that `sihg train ... --out DIR` leaves, finished or not: settings, epochs, evaluations."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,18 @@ def read_run(path: Path, name: str = "") -> TrainingRun:
         radii=radii,
         doubts=doubts,
     )
+
+
+def read_runs(folders: Sequence[Path]) -> list[TrainingRun]:
+    """All runs in the folders; those of the same name are called by their paths."""
+    found: dict[Path, None] = {}
+    for folder in folders:
+        inside = run_folders(folder)
+        if not inside and folder.is_dir():
+            raise InputError(f"{folder} has no config.toml, nor has a folder in it: give what `sihg train --out` made")
+        found |= dict.fromkeys(inside or [folder])  # what is no folder is refused when it is read
+    times = Counter(called(path) for path in found)
+    return [read_run(path, called(path) if times[called(path)] == 1 else str(path)) for path in found]
 
 
 def _robust(row: Row) -> float:

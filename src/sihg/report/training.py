@@ -1,6 +1,5 @@
 """`sihg report` on runs of `sihg train`: figures, tables and one HTML page."""
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from sihg.report.entries import entries
 from sihg.report.page import Drawn
 from sihg.report.style import save
 from sihg.report.table import Table, as_csv, as_latex, as_markdown
-from sihg.report.trained import TrainingRun, called, read_run, run_folders
+from sihg.report.trained import called, read_runs
 from sihg.report.training_page import page
 from sihg.report.training_table import entry_table, evaluation_table, for_reading, training_table
 from sihg.runs.files import write_text
@@ -34,7 +33,7 @@ def report_training(
     if out is None and len(folders) != 1:
         raise InputError(f"a report on {len(folders)} folders has no place: give `out`, a folder to write to")
     out = folders[0] if out is None else Path(out)
-    runs = _runs(folders)
+    runs = read_runs(folders)
     compared = entries(runs)
     figures = [
         Drawn(svg, pdf, one.heading, one.caption, one.part)
@@ -49,19 +48,6 @@ def report_training(
         *(path for name, made in tables.items() if made.rows for path in _write(out / "report", name, made)),
         write_text(out / "index.html", text),
     ]
-
-
-def _runs(folders: Sequence[Path]) -> list[TrainingRun]:
-    """All runs in the folders; those of the same name are called by their paths."""
-    found = []
-    for folder in folders:
-        inside = run_folders(folder)
-        if not inside:
-            raise InputError(f"{folder} has no config.toml, nor has a folder in it: give what `sihg train --out` made")
-        found += inside
-    found = list(dict.fromkeys(found))
-    times = Counter(called(path) for path in found)
-    return [read_run(path, called(path) if times[called(path)] == 1 else str(path)) for path in found]
 
 
 def _write(folder: Path, name: str, made: Table) -> list[Path]:

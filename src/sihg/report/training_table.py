@@ -18,7 +18,7 @@ BEST = {"natural": "best_natural", "pgd-20": "best_robust"}  # the paper's best,
 
 def training_table(runs: Sequence[TrainingRun]) -> Table:
     """A row for each run; columns that no run can fill are left out."""
-    tested = _tested(runs)
+    tested = results(runs)
     columns = [
         Column("run", "run", is_text=True),
         Column("method", "method", is_text=True),
@@ -63,15 +63,15 @@ def entry_table(entries: Sequence[Entry]) -> tuple[Table, list[Entry | None]]:
     keys = [column.key for column in made.columns]
     rows: list[list[Cell]] = []
     owners: list[Entry | None] = []
-    told: set[str] = set()
+    told: set[tuple[Cell, str]] = set()  # data and method
     for entry in entries:
         trials = [place[run.name] for run in entry.counted]
         cells = [_over(key, [row[i] for row in trials]) for i, key in enumerate(keys)]
         rows.append([entry.name, *cells[1 : len(ABOUT)], len(trials), *cells[len(ABOUT) :]])
         owners.append(entry)
         paper = reported(entry.settings)
-        if paper and paper.name not in told:
-            told.add(paper.name)
+        if paper and (entry.settings["data"], paper.name) not in told:
+            told.add((entry.settings["data"], paper.name))
             rows.append([f"paper: {paper.name}", *cells[1 : len(ABOUT)], *_of_paper(paper, keys[len(ABOUT) :])])
             owners.append(None)
     first, *rest = made.columns
@@ -91,7 +91,7 @@ def _of_paper(paper: Reported, keys: Sequence[str]) -> list[Cell]:
     said: dict[str, Cell] = {_last(attack): value for attack, value in paper.final.items()}
     said |= {f"{_last(attack)} (last)": value for attack, value in paper.final.items()}
     said |= {BEST[attack]: value for attack, value in paper.best.items()}
-    said["epochs"] = paper.recipe["epochs"]
+    said["epochs"] = paper.recipe.get("epochs")
     return [paper.trials, *(said.get(key) for key in keys)]
 
 
@@ -213,7 +213,7 @@ def _evaluated(one: Evaluation) -> list[Cell]:
     ]
 
 
-def _tested(runs: Sequence[TrainingRun]) -> dict[str, dict[str, Evaluation]]:
+def results(runs: Sequence[TrainingRun]) -> dict[str, dict[str, Evaluation]]:
     """Evaluations on the run's own test samples within its own ball, by what was asked, then by run.
 
     Checkpoints are named where several were tested; one that the run has gone on from is not its result. Of several
