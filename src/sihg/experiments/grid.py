@@ -11,7 +11,7 @@ from typing import Any
 from sihg.errors import InputError
 from sihg.robust.settings import SECTIONS, Settings, read_settings
 from sihg.runs.config import from_toml, to_toml
-from sihg.runs.files import write_text
+from sihg.runs.files import read_json, write_text
 from sihg.runs.folder import OUTPUT, RunFolder
 from sihg.runs.lock import NAME as LOCK
 from sihg.runs.lock import locked
@@ -77,7 +77,7 @@ class Cell:
         if int(last.get("epoch", 0)) < self.settings.epochs:
             return None
         for file in sorted(RunFolder(self.folder).evaluation.glob("*.json")):
-            found = _read_json(file)
+            found = read_json(file)
             if self._is_answer(found) and Path(str(found["weights"])).name == f"last-{int(last['step']):08d}":
                 return found
         return None
@@ -198,13 +198,3 @@ def dotted(table: Mapping[str, Any]) -> dict[str, Any]:
             inner = dotted(value) if isinstance(value, Mapping) else {"": value}
             flat |= {f"{section}.{key}.{name}".rstrip("."): item for name, item in inner.items()}
     return flat
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot read {path} ({error}): repair it, or take it away") from error
-    if not isinstance(found, dict):
-        raise InputError(f"{path} holds no JSON object: repair it, or take it away")
-    return found

@@ -1,6 +1,5 @@
 """Read what `sihg evaluate` left in a run folder: accuracies under attacks, curves over the radius, doubts."""
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +7,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from sihg.errors import InputError
+from sihg.runs.files import read_json
 from sihg.runs.folder import RunFolder
 
 PROVEN = "proven"  # the rule of a row that is no attack, whose accuracy is a lower bound
@@ -82,18 +81,6 @@ def read_evaluations(
         curves |= dict.fromkeys(_curves(record, settings, older))
         doubts |= dict.fromkeys(_doubts(record, source.stem))
     return tuple(attacks.values()), tuple(curves), tuple(doubts)
-
-
-def read_json(source: Path) -> dict[str, Any]:
-    """The object in a file."""
-    try:
-        content = json.loads(source.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise InputError(f"cannot read {source} ({why}): repair it, or take it away") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{source} holds no JSON object: repair it, or take it away")
-    return content
 
 
 def counted(name: str) -> list[tuple[str, int]]:

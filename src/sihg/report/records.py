@@ -1,7 +1,6 @@
 """Read the folder that `sihg solve ... --out DIR` leaves: summary, histories, trajectories, field."""
 
 import csv
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, isfinite
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sihg.errors import InputError
+from sihg.runs.files import read_json
 
 Array = NDArray[np.float64]
 WHOLE = ("n", "dimension_w", "dimension_delta", "seed", "iterations")
@@ -107,7 +107,7 @@ class Solved:
 def read_solved(folder: Path) -> Solved:
     """Read a solve folder; whatever is missing or damaged is named, with what to do."""
     source = folder / "summary.json"
-    summary = _json(source)
+    summary = read_json(source, REMEDY)
     in_plane = (folder / "field.json").exists() and summary.get("dimension_w") == summary.get("dimension_delta") == 1
     entries = _get(summary, "methods", list, source)
     if not entries:
@@ -143,7 +143,7 @@ def _method(folder: Path, entry: Any, source: Path, in_plane: bool) -> MethodRun
 
 
 def _curve(source: Path) -> Curve:
-    columns = _get(_json(source), "columns", dict, source)
+    columns = _get(read_json(source, REMEDY), "columns", dict, source)
     if not columns:  # nothing was recorded
         return Curve(*3 * (np.empty(0),))
     names = ("iteration", "w_gradients", "delta_gradients", "saddle_norm_squared")
@@ -163,7 +163,7 @@ def _path(source: Path) -> Array:
 
 
 def _field(source: Path) -> Field:
-    content = _json(source)
+    content = read_json(source, REMEDY)
     w, delta, dw, ddelta = (_array(_get(content, k, list, source), source, k) for k in ("w", "delta", "dw", "ddelta"))
     if not dw.shape == ddelta.shape == (len(delta), len(w)) or min(dw.shape) < 2:
         raise InputError(f"{source}: dw and ddelta need a row for each delta and a column for each w, >= 2: {REMEDY}")
@@ -180,16 +180,6 @@ def _corner(content: dict[str, Any], key: str, size: int, source: Path) -> Any:
     if values.shape != (size,) or not np.isfinite(values).all():
         raise InputError(f"{source}: {key} must be {size} finite numbers or null: {REMEDY}")
     return tuple(values.tolist())
-
-
-def _json(source: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(source.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot read {source} ({_why(error)}): {REMEDY}") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{source} holds no JSON object: {REMEDY}")
-    return content
 
 
 def _get(record: Mapping[str, Any], key: str, kind: type | tuple[type, ...], source: Path) -> Any:

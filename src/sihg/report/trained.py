@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from sihg.errors import InputError
-from sihg.report.evaluated import Evaluation, RadiusCurve, counted, finite, read_evaluations, read_json
+from sihg.report.evaluated import Evaluation, RadiusCurve, counted, finite, read_evaluations
 from sihg.runs.config import from_toml
+from sihg.runs.files import read_json
 from sihg.runs.folder import RunFolder
 from sihg.runs.tables import read_json_lines, read_table
 

@@ -1,9 +1,11 @@
 """Files that are either whole or not there."""
 
+import json
 import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from sihg.errors import InputError
 
@@ -41,3 +43,14 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def read_json(path: Path, remedy: str = "repair it, or take it away") -> dict[str, Any]:
+    """The object in a file; what is none is an error that ends with the remedy."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read {path} ({getattr(error, 'strerror', None) or error}): {remedy}") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path} holds no JSON object: {remedy}")
+    return content
