@@ -99,9 +99,9 @@ def test_digits_stand_alone(tmp_path: Path) -> None:
 
 def test_departures_are_what_differs() -> None:
     assert departures({"epochs": 15, "lr": 0.1}, {"epochs": 50, "lr": 0.1, "crop": 0}) == {"epochs": (15, 50)}
-    said = {"a": "some", "b": "some", "tau": "6/255", "train_eps": "none"}
-    ours = {"a": 0, "b": 4, "tau": 6 / 255, "train_eps": 0.45}
-    assert departures(ours, said) == {"a": (0, "some"), "train_eps": (0.45, "none")}
+    said = {"a": "some", "b": "some", "tau": "6/255", "clip": "none"}
+    ours = {"a": 0, "b": 4, "tau": 6 / 255, "clip": 0.45}
+    assert departures(ours, said) == {"a": (0, "some"), "clip": (0.45, "none")}
 
 
 def test_where_some_differ_the_others_are_listed_too() -> None:

@@ -302,11 +302,11 @@ def test_memory_files_fall_back_as_far_as_they_reach(tmp_path: Path) -> None:
 
 def test_settings_that_a_checkpoint_does_not_know_yet_have_their_defaults() -> None:
     now = trainer_module._flat(settings())
-    older = {key: value for key, value in now.items() if key not in ("train_eps", "validate_on", "method.blind")}
+    older = {key: value for key, value in now.items() if key not in ("clip", "validate_on", "method.blind")}
     assert len(older) == len(now) - 3
     assert trainer(settings())._with_defaults(older) == now
     assert trainer(settings())._with_defaults({}) == {}
-    assert trainer(settings(train_eps=0.3))._with_defaults(older)["train_eps"] == "none"
+    assert trainer(settings(clip=0.3))._with_defaults(older)["clip"] == "none"
 
 
 def test_resume_needs_a_folder() -> None:

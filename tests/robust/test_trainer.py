@@ -119,23 +119,6 @@ def test_test_samples_may_be_watched_as_in_the_paper() -> None:
         settings(validate_on="both")
 
 
-def test_a_run_may_train_against_a_larger_ball_than_it_is_judged_in() -> None:
-    run = trainer(settings(eps=0.2, train_eps="64/255", validation=20))
-    assert (run.method.eps, run.ball.eps) == (64 / 255, 0.2)
-    assert run.memory is not None
-    assert run.memory.eps == 64 / 255
-    larger, smaller = (trainer(settings(eps=eps)) for eps in (64 / 255, 0.2))
-    own = [next(epoch_batches(t.train, size=32, seed=0, epoch=0, first=0, augment=None)) for t in (larger, smaller)]
-    logs = [t.method.step(t.model, batch, t.optimizer) for t, batch in zip((larger, smaller), own, strict=True)]
-    whole = trainer(settings(eps=0.2, train_eps="64/255"))
-    log = whole.method.step(whole.model, own[0], whole.optimizer)
-    assert log.loss == logs[0].loss
-    assert log.loss != logs[1].loss
-    for bad in (0, -0.1, float("inf"), float("nan")):
-        with pytest.raises(InputError, match="train_eps must be finite and > 0"):
-            settings(train_eps=bad)
-
-
 @pytest.mark.parametrize("ema", [0.0, 0.7])
 def test_best_holds_the_evaluated_weights_of_the_best_row(tmp_path: Path, ema: float) -> None:
     evaluated: dict[int, dict[str, torch.Tensor]] = {}

@@ -43,7 +43,6 @@ class Settings:
     )
     width: float = _setting(1.0, "factor on the number of channels")
     eps: float = _setting(0.25, "radius of the ball, such as 8/255; for data of your own there is no default")
-    train_eps: float | None = _setting(None, "radius to train against, such as a little more than eps (default: eps)")
     norm: str = _setting("linf", "norm of the ball: linf or l2")
     bounds: tuple[float, float] | None = _setting((0.0, 1.0), "x + delta stays within them; none: the literal ball")
     epochs: int = _setting(20, "times that every sample is visited")
@@ -79,8 +78,6 @@ class Settings:
                 raise InputError(f"{name} must be at least {least}, got {getattr(self, name)}: give {least} or more")
         if self.samples is not None and self.samples < 1:
             raise InputError(f"samples must be at least 1, got {self.samples}: leave it out for all")
-        if self.train_eps is not None and not 0 < self.train_eps < math.inf:
-            raise InputError(f"train_eps must be finite and > 0, got {self.train_eps}: leave it out for eps")
         if not 0 <= self.ema < 1:
             raise InputError(f"ema must be at least 0 and below 1, got {self.ema}: 0.998 is common")
         if self.clip is not None and not 0 < self.clip < math.inf:
@@ -118,11 +115,6 @@ class Settings:
         """The extrapolation of the hybrid gradient: 1 for MSI-HG and 0 for the others, unless it is given."""
         return float(self.optimizer.get("theta", _usual_theta(self.method["name"])))
 
-    @property
-    def trained_eps(self) -> float:
-        """The radius of the ball that a run trains against."""
-        return self.eps if self.train_eps is None else self.train_eps
-
     def complete(self) -> "Settings":
         """The same with nothing implicit: every default that is a value, whole paths. Other versions run the same."""
         own = {key: value for key, value in self.method_arguments().items() if key not in THREAT}
@@ -146,7 +138,7 @@ class Settings:
         """What the method is built with, apart from running objects."""
         name = self.method["name"]
         mine = {key: value for key, value in self.method.items() if key != "name"}
-        threat = {key: getattr(self, key) for key in THREAT} | {"eps": self.trained_eps}
+        threat = {key: getattr(self, key) for key in THREAT}
         defaults = {"control_epochs": 0.8 * self.epochs} if name == "dat" else {}
         return {**{k: v for k, v in {**defaults, **threat}.items() if k in hyperparameters(name)}, **mine}
 

@@ -122,7 +122,7 @@ class Trainer:
         if settings.memory_files and files is None:
             raise InputError("memory_files needs a run folder: give one (--out), or keep the memory in RAM")
         dtype = settings.complete().memory or ""
-        return PerturbationMemory(len(self.train), self.train.shape, settings.trained_eps, dtype=dtype, folder=files)
+        return PerturbationMemory(len(self.train), self.train.shape, settings.eps, dtype=dtype, folder=files)
 
     def _new_method(self) -> Any:
         settings, name = self.settings, self.settings.method["name"]
