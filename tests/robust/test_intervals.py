@@ -10,6 +10,7 @@ from sihg.robust.attacks import PGD, Certified, certified
 from sihg.robust.cascade import Progress
 from sihg.robust.evaluate import evaluate
 from sihg.robust.intervals import flat, interval, leads
+from sihg.robust.models import Threshold
 
 X = torch.rand(6, 2, 9, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 Y = torch.tensor([0, 1, 2, 3, 2, 1])
@@ -21,7 +22,7 @@ def network() -> nn.Sequential:
         nn.Conv2d(2, 4, 3, 2, 1, groups=2),
         nn.Conv2d(4, 6, 3, padding=1, padding_mode="reflect", bias=False),
     )
-    stem = nn.Sequential(first, nn.LeakyReLU(0.2), second)
+    stem = nn.Sequential(Threshold(0.3, 0.7), first, nn.LeakyReLU(0.2), second)
     body = nn.Sequential(nn.MaxPool2d(2), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(6, 5), nn.Softplus())
     return nn.Sequential(stem, body, nn.Linear(5, 4)).double()
 

@@ -7,9 +7,10 @@ from torch.nn.functional import linear
 from sihg.errors import InputError
 from sihg.robust.models.normalise import Normalise
 from sihg.robust.models.small_cnn import FlattenPixels
+from sihg.robust.models.threshold import Threshold
 
 RISING = (  # no output falls as an input rises
-    *(nn.Identity, nn.Flatten, FlattenPixels, Normalise),
+    *(nn.Identity, nn.Flatten, FlattenPixels, Normalise, Threshold),
     *(nn.ReLU, nn.LeakyReLU, nn.Sigmoid, nn.Tanh, nn.Softplus),
     *(nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
 )

@@ -29,7 +29,6 @@ from sihg.robust.methods import MSIHG, YOPO, FreeAT, build_method
 from sihg.robust.models import split
 from sihg.robust.optimizers import CALMER, TrainingOptimizer, build_optimizer
 from sihg.robust.progress import Progress, Tally
-from sihg.robust.rectifiers import check_leaks
 from sihg.robust.schedules import build as build_schedule
 from sihg.robust.settings import SECTIONS, Settings
 from sihg.robust.watch import Watch
@@ -133,7 +132,6 @@ class Trainer:
             )
         if isinstance(method, YOPO):
             split(self.model)  # a model without stem and body is refused now
-        check_leaks(self.model, getattr(method, "blind", 0))
         if getattr(method, "interval", 0):
             Certified(eps=0.0).check(self.model, self.train.floats(slice(1)).to(self.device))
         return method

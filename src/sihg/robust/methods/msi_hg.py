@@ -1,6 +1,5 @@
 """MSI-HG (Kim & Seo, 2022): Algorithms 3 and 4 of the paper."""
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -24,7 +23,6 @@ from sihg.robust.methods.threat import (
     train_on,
 )
 from sihg.robust.passes import STATISTICS, Slope, ascend, inner_mode, slope
-from sihg.robust.rectifiers import blinded, check_leaks
 
 
 @dataclass(kw_only=True)
@@ -46,9 +44,6 @@ class MSIHG(Threat):
     noise: float | None = option(None, "radius of the noise added to the stored perturbation (default tau)")
     fresh: float = option(0.0, "share of the samples, drawn anew each time, whose search starts anywhere in the ball")
     interval: float = option(0.0, "share of the loss taken at interval bounds of the ball; grows with the ramp")
-    blind: float = option(
-        0.0, "epochs before the ascent begins to see through closed rectifiers; as long again until all do"
-    )
     implicit: str = option("sign", "the ascent: sign (the paper's surrogate) or proximal (the literal implicit step)")
     statistics: str = option("batch", "batch normalisation in the ascent: batch (not kept) or running")
     augment_delta: str = option(
@@ -69,8 +64,6 @@ class MSIHG(Threat):
             raise InputError(f"noise must be finite and >= 0, got {self.noise}: leave it out for tau")
         check_share(self.fresh, "fresh")
         check_interval(self.interval, self.norm)
-        if not 0 <= self.blind < float("inf"):
-            raise InputError(f"blind must be a number of epochs >= 0, got {self.blind}: 0 for none")
         if self.implicit not in ("sign", "proximal"):
             raise UnknownNameError("implicit", self.implicit, ["sign", "proximal"])
         if self.statistics not in STATISTICS:
@@ -93,7 +86,7 @@ class MSIHG(Threat):
         stored = self._read(batch)
         move = self._move(batch)
         old = stored if move is None else move.apply(stored)
-        with inner_mode(model, self.statistics), self._blinded(model, batch):  # line 5
+        with inner_mode(model, self.statistics):  # line 5
             climb = slope(model, batch.x, batch.y)
             literal = self.implicit == "proximal"
             delta = self._literal(climb, ball, old, batch) if literal else self._surrogate(climb, ball, old, eps, batch)
@@ -126,15 +119,6 @@ class MSIHG(Threat):
         for _ in range(self.steps):
             delta = ball.project_(delta.add(slope(delta), alpha=eta).sub_(delta - old, alpha=eta / tau))
         return delta
-
-    def _blinded(self, model: nn.Module, batch: Batch) -> AbstractContextManager[None]:
-        """At first no sample sees through closed rectifiers, then more and more do."""
-        share = 2 - batch.time / self.blind if self.blind else 0.0
-        if share <= 0:
-            return nullcontext()
-        check_leaks(model, self.blind)
-        draw = torch.rand(batch.size, generator=batch.draw("blind"))
-        return blinded(model, (draw[batch.part] < share).to(batch.x.device))
 
     def _read(self, batch: Batch) -> Tensor:
         """The stored perturbations, zero where there are none."""

@@ -10,14 +10,15 @@ from sihg.core.draw import generator
 from sihg.errors import InputError, UnknownNameError
 from sihg.robust.models.normalise import Normalise
 from sihg.robust.models.preact_resnet import preact_resnet8, preact_resnet18
-from sihg.robust.models.small_cnn import leaky_cnn, small_cnn
+from sihg.robust.models.small_cnn import small_cnn, threshold_cnn
+from sihg.robust.models.threshold import Threshold
 from sihg.runs.user_code import load_callable
 
-__all__ = ["MODELS", "Normalise", "build", "split"]
+__all__ = ["MODELS", "Normalise", "Threshold", "build", "split"]
 
 MODELS: dict[str, Callable[[tuple[int, int, int], int, float], nn.Module]] = {
     "small-cnn": small_cnn,
-    "leaky-cnn": leaky_cnn,
+    "threshold-cnn": threshold_cnn,
     "preact-resnet8": preact_resnet8,
     "preact-resnet18": preact_resnet18,
 }

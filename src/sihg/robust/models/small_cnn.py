@@ -5,7 +5,7 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-LEAK = 1e-3  # the slope of a closed rectifier
+from sihg.robust.models.threshold import Threshold
 
 
 class FlattenPixels(nn.Module):
@@ -16,7 +16,7 @@ class FlattenPixels(nn.Module):
         return x.permute(0, 2, 3, 1).flatten(1)
 
 
-def small_cnn(shape: tuple[int, int, int], classes: int, width: float = 1.0, leak: float = 0.0) -> nn.Module:
+def small_cnn(shape: tuple[int, int, int], classes: int, width: float = 1.0, *before: nn.Module) -> nn.Module:
     """Convolutions of 16, 32 and 64 channels and stride 2 (the first 1 up to 16 pixels), then a linear layer."""
     depth, *sides = shape
     strides = (1, 2, 2) if min(sides) <= 16 else (2, 2, 2)
@@ -25,15 +25,14 @@ def small_cnn(shape: tuple[int, int, int], classes: int, width: float = 1.0, lea
     for stride in strides:
         sides = [math.ceil(side / stride) for side in sides]
     head = nn.Linear(channels[-1] * math.prod(sides), classes)
-    first, second, third = (nn.LeakyReLU(leak) if leak else nn.ReLU() for _ in convs)
-    stem = nn.Sequential(convs[0], first)
-    body = nn.Sequential(convs[1], second, convs[2], third, FlattenPixels(), head)
+    stem = nn.Sequential(*before, convs[0], nn.ReLU())
+    body = nn.Sequential(convs[1], nn.ReLU(), convs[2], nn.ReLU(), FlattenPixels(), head)
     return kaiming_(nn.Sequential(OrderedDict(stem=stem, body=body)))
 
 
-def leaky_cnn(shape: tuple[int, int, int], classes: int, width: float = 1.0) -> nn.Module:
-    """The small CNN with rectifiers that leak a thousandth, so that gradients, and attacks by them, see through."""
-    return small_cnn(shape, classes, width, LEAK)
+def threshold_cnn(shape: tuple[int, int, int], classes: int, width: float = 1.0) -> nn.Module:
+    """The small CNN behind a threshold of its pixels, from 0.4 to 0.6."""
+    return small_cnn(shape, classes, width, Threshold())
 
 
 def kaiming_(model: nn.Module) -> nn.Module:

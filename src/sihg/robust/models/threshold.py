@@ -1,0 +1,33 @@
+"""A pixel threshold as a layer: what an attacker may do to a black or a white pixel hardly passes."""
+
+import math
+
+from torch import Tensor, nn
+
+from sihg.errors import InputError
+
+LEAK = 1e-3  # of the slope, left where the threshold is flat
+
+
+class Threshold(nn.Module):
+    """0 up to `low`, 1 from `high` on, straight between: put it first in the stem, nn.Sequential(Threshold(), conv).
+
+    With 0.4 and 0.6 a perturbation of up to 0.4 turns no 0 into a 1: only grey pixels are the attacker's. A flat
+    threshold would blind attacks by gradients, not stop them; so a thousandth of the slope remains outside, and since
+    no pixel has another's output, the gradient's sign is that of the threshold's input everywhere.
+    """
+
+    def __init__(self, low: float = 0.4, high: float = 0.6) -> None:
+        super().__init__()
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise InputError(f"a threshold rises from low to high, got {low} and {high}: give low < high, both finite")
+        self.low, self.high = low, high
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Threshold every entry."""
+        z = (x - self.low) / (self.high - self.low)
+        return z.clamp(0, 1).lerp(z, LEAK)
+
+    def extra_repr(self) -> str:
+        """The two ends, where the layer is printed."""
+        return f"{self.low}, {self.high}"

@@ -1,0 +1,46 @@
+import pytest
+import torch
+from torch import nn
+
+from sihg.errors import InputError
+from sihg.robust.models import Threshold, build, split
+from sihg.robust.models.threshold import LEAK
+
+
+def test_it_is_a_ramp_that_leaks_a_thousandth() -> None:
+    x = torch.linspace(-0.5, 1.5, 401, dtype=torch.float64)
+    for low, high in ((0.4, 0.6), (0.1, 0.95)):
+        z = (x - low) / (high - low)
+        leaked = torch.where(z < 0, LEAK * z, torch.where(z > 1, 1 + LEAK * (z - 1), z))
+        torch.testing.assert_close(Threshold(low, high)(x), leaked)
+
+
+def test_no_perturbation_of_two_fifths_passes_on_black_and_white() -> None:
+    black, white = torch.zeros(1), torch.ones(1)
+    moved = Threshold()(black + 0.4) - Threshold()(black)
+    assert 0 < float(moved) <= 2.1 * LEAK
+    assert 0 < float(Threshold()(white) - Threshold()(white - 0.4)) <= 2.1 * LEAK
+    assert float(Threshold()(torch.tensor([0.9])) - Threshold()(torch.tensor([0.1]))) > 0.99  # grey is the attacker's
+
+
+def test_gradients_see_through_with_the_sign_of_what_is_behind() -> None:
+    behind = nn.Linear(64, 1).double()
+    x = torch.linspace(0, 1, 64, dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(behind(Threshold()(x)).sum(), x)
+    assert torch.equal(gradient.sign(), behind.weight[0].sign())
+
+
+def test_threshold_cnn_is_the_small_cnn_behind_a_threshold() -> None:
+    ours, small = (build(name, (1, 28, 28), 10, seed=4) for name in ("threshold-cnn", "small-cnn"))
+    assert ours.state_dict().keys() != small.state_dict().keys()  # no weights of one are taken for the other's
+    assert all(map(torch.equal, ours.state_dict().values(), small.state_dict().values()))
+    x = torch.rand(3, 1, 28, 28)
+    assert torch.equal(ours(x), small(Threshold()(x)))
+    assert isinstance(split(ours)[0], nn.Sequential)
+    assert "Threshold(0.4, 0.6)" in repr(ours)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.6, 0.4), (0.5, 0.5), (float("nan"), 1.0), (0.0, float("inf"))])
+def test_a_threshold_that_does_not_rise_is_refused(low: float, high: float) -> None:
+    with pytest.raises(InputError, match="rises from low to high, got"):
+        Threshold(low, high)
