@@ -33,3 +33,12 @@ def test_denoise_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("sys.argv", ["denoise.py", str(tmp_path / "out.png")])
     runpy.run_path(str(ROOT / "examples" / "denoise.py"), run_name="__main__")
     assert (tmp_path / "out.png").stat().st_size > 1000
+
+
+def test_robust_network_example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["robust_network.py", "--iterations", "20"])
+    names = runpy.run_path(str(ROOT / "examples" / "robust_network.py"), run_name="__main__")
+    norms = [float(norm) for norm in re.findall(r"K +(?:0|10|20) +least \|F\|\^2 (\S+)", capsys.readouterr().out)]
+    assert len(norms) == 6  # three for each theta
+    assert norms[0] == norms[3] > 1.2 * norms[1] > 1.4 * norms[2]
+    assert names["rate"]([(k, 3 / k**1.5) for k in range(1, 200)]) == pytest.approx(1.5)
