@@ -1,6 +1,6 @@
 """MNIST models and images that evaluations are timed on.
 
-`robust` is a run of the preset mnist-fast, `natural` three epochs of natural training. They are trained once, by the
+`robust` is a run of the preset mnist-robust, `natural` three epochs of natural training. They are trained once, by the
 command line, and kept in `--out`. Their weights are frozen, which spares peers that call `backward` the gradients in
 weights.
 """
@@ -17,7 +17,7 @@ from sihg.robust.weights import load as load_model
 
 EPS = 0.4
 RECIPES = {
-    "robust": ("--preset", "mnist-fast"),
+    "robust": ("--preset", "mnist-robust"),
     "natural": ("--preset", "mnist-fast", "--method", "natural", "--epochs", "3"),
 }
 OUT = Path("runs/bench")  # where models are kept if no folder is named

@@ -40,5 +40,8 @@ def test_robust_network_example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     names = runpy.run_path(str(ROOT / "examples" / "robust_network.py"), run_name="__main__")
     norms = [float(norm) for norm in re.findall(r"K +(?:0|10|20) +least \|F\|\^2 (\S+)", capsys.readouterr().out)]
     assert len(norms) == 6  # three for each theta
-    assert norms[0] == norms[3] > 1.2 * norms[1] > 1.4 * norms[2]
+    assert norms[0] == norms[3]
+    for start, early, late in (norms[:3], norms[3:]):
+        assert start > 1.2 * early > 1.4 * late
+    assert norms[2] != norms[5]
     assert names["rate"]([(k, 3 / k**1.5) for k in range(1, 200)]) == pytest.approx(1.5)

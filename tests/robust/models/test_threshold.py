@@ -33,7 +33,8 @@ def test_gradients_see_through_with_the_sign_of_what_is_behind() -> None:
 def test_threshold_cnn_is_the_small_cnn_behind_a_threshold() -> None:
     ours, small = (build(name, (1, 28, 28), 10, seed=4) for name in ("threshold-cnn", "small-cnn"))
     assert ours.state_dict().keys() != small.state_dict().keys()  # no weights of one are taken for the other's
-    assert all(map(torch.equal, ours.state_dict().values(), small.state_dict().values()))
+    same = zip(ours.state_dict().values(), small.state_dict().values(), strict=True)
+    assert all(torch.equal(mine, theirs) for mine, theirs in same)
     x = torch.rand(3, 1, 28, 28)
     assert torch.equal(ours(x), small(Threshold()(x)))
     assert isinstance(split(ours)[0], nn.Sequential)

@@ -10,11 +10,12 @@ LEAK = 1e-3  # of the slope, left where the threshold is flat
 
 
 class Threshold(nn.Module):
-    """0 up to `low`, 1 from `high` on, straight between: put it first in the stem, nn.Sequential(Threshold(), conv).
+    """About 0 up to `low`, about 1 from `high` on, straight between; the first layer: nn.Sequential(Threshold(), conv).
 
     With 0.4 and 0.6 a perturbation of up to 0.4 turns no 0 into a 1: only grey pixels are the attacker's. A flat
-    threshold would blind attacks by gradients, not stop them; so a thousandth of the slope remains outside, and since
-    no pixel has another's output, the gradient's sign is that of the threshold's input everywhere.
+    threshold would blind attacks by gradients, not stop them; so a thousandth of the slope remains outside. Each output
+    depends on one pixel and rises with it: the gradient in a pixel has the sign of the gradient in its output, which is
+    all that steps in a linf ball use. In an l2 ball, where sizes count, the flat parts do mask.
     """
 
     def __init__(self, low: float = 0.4, high: float = 0.6) -> None:
