@@ -122,7 +122,7 @@ def robust(recipe: Recipe, n: int, out: Path | None) -> Case:
 def of_mnist(out: Path | None) -> Case:
     """A robust model of MNIST, and test images."""
     x, y = mnist.images(LARGE)
-    name = f"small-cnn of MNIST, batch {LARGE}, eps {mnist.EPS:.3g}"
+    name = f"threshold-cnn of MNIST, batch {LARGE}, eps {mnist.EPS:.3g}"
     return Case(name, mnist.model("robust", out), x, y, mnist.EPS, T)
 
 
