@@ -52,8 +52,8 @@ def run(repetitions: int, out: Path | None) -> Report:
     apart = max(abs(ours - others) for _, ours, others in each)
     return Report(
         f"standard on {N} MNIST images and a robust threshold-cnn: pyautoattack takes at least {LEAST} times our time, "
-        f"our accuracy is at most {ABOVE} points above theirs, and none of its attacks alone, on this and a natural model, "
-        f"leaves more than {APART:g} point more or less than theirs",
+        f"our accuracy is at most {ABOVE} points above theirs, and none of its attacks alone, on this and a natural "
+        f"model, leaves more than {APART:g} point more or less than theirs",
         ratio.median >= LEAST and left["ours"] <= left["pyautoattack"] + ABOVE and apart <= APART,
         {
             "pyautoattack over ours": ratio,
