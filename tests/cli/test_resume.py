@@ -90,6 +90,18 @@ def test_mistakes(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "not valid TOML" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["resume", "evaluate"])
+def test_settings_cut_short_are_not_filled_up(done: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    config = (done / "config.toml").read_text()
+    end = config.index("# name and options of the learning rate's schedule")
+    for kept, message in (("", "has no [method]"), (config[:end], "has no [schedule]"), (config[:-1], "within a line")):
+        (done / "config.toml").write_text(kept)
+        assert run(command, done) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert "cut short: put the whole file back" in error
+
+
 def own_data(path: Path, seed: int) -> None:
     draw = np.random.default_rng(seed)
     np.savez(path, x=draw.random((60, 1, 8, 8), np.float32), y=np.arange(60) % 3)

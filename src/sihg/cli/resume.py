@@ -29,7 +29,7 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Find where the run is, and train on."""
     from sihg.robust.fit import prepare
-    from sihg.robust.settings import read_settings
+    from sihg.robust.settings import run_settings
     from sihg.runs.folder import RunFolder
     from sihg.runs.lock import locked
 
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
         why = ", and the schedule depends on it" if name in ("epochs", "schedule", "lr") else ""
         raise InputError(f"a run keeps its settings{why}, --{name} is given: leave it out, or start a new run")
     folder = RunFolder.open(args.folder)
-    settings = read_settings(folder.config)
+    settings = run_settings(folder.config)
     count = _threads(folder, args.threads)
     with showing_warnings(), threads(count), Telling() as tell, locked(folder.path), last_good(folder):
         trainer = prepare(settings, data_dir=args.data_dir or folder.data_folder(), folder=folder, tell=tell)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sihg.errors import InputError
-from sihg.robust.settings import SECTIONS, Settings, read_settings
+from sihg.robust.settings import SECTIONS, Settings, run_settings
 from sihg.runs.config import from_toml, to_toml
 from sihg.runs.files import read_json, write_text
 from sihg.runs.folder import OUTPUT, RunFolder
@@ -136,7 +136,7 @@ class Grid:
         folder = RunFolder(cell.folder)
         if not folder.config.is_file():
             return
-        theirs, ours = (dotted(_plain(one.as_dict())) for one in (read_settings(folder.config), cell.settings))
+        theirs, ours = (dotted(_plain(one.as_dict())) for one in (run_settings(folder.config), cell.settings))
         began = folder.read_environment().get("threads", self.threads)
         self._check_same(f"{cell.folder} has", {**theirs, "threads": began}, {**ours, "threads": self.threads})
 

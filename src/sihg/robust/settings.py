@@ -182,6 +182,16 @@ def read_settings(path: Path, method: str | None = None) -> Settings:
         raise InputError(f"{path}: {error}") from error
 
 
+def run_settings(path: Path) -> Settings:
+    """The settings that a run keeps; a file cut short is refused, for defaults would stand in for what it has lost."""
+    settings, kept = read_settings(path), from_toml(path)
+    missing = next((section for section in SECTIONS if section not in kept), None)
+    if missing or not path.read_bytes().endswith(b"\n"):
+        lacks = f"has no [{missing}]" if missing else "ends within a line"
+        raise InputError(f"{path} {lacks}, so it was cut short: put the whole file back, from a copy of the run")
+    return settings
+
+
 def _of_table(table: Mapping[str, Any], method: str | None) -> Settings:
     """The settings of a table for a method (default: its own); it may say what is special for which method."""
     chosen = {key: value for key, value in table.items() if key not in ("about", "methods")}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sihg.errors import InputError, UnknownNameError
 from sihg.robust import models
-from sihg.robust.settings import Settings, read_settings
+from sihg.robust.settings import Settings, run_settings
 from sihg.runs.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
 from sihg.runs.folder import RunFolder
 
@@ -62,7 +62,7 @@ def of_run(path: Path, checkpoint: str = "last") -> Weights:
     inside = (path / "manifest.json").is_file()
     folder = RunFolder.open(path.resolve().parents[1] if inside else path)
     found = read_checkpoint(path) if inside else _newest(folder, checkpoint)
-    settings = read_settings(folder.config)
+    settings = run_settings(folder.config)
     average, about = found.tensors.get("average"), found.state["data"]
     tensors = found.tensors["weights"] if average is None else _averaged(average)
     label = path.resolve().name if inside else checkpoint
