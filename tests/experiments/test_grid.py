@@ -121,10 +121,14 @@ def test_the_table_by_hand(tmp_path: Path) -> None:
 
 def test_doubts_are_collected_by_kind(tmp_path: Path) -> None:
     made = grid(tmp_path)
-    check = {"name": "steps", "result": "warning", "message": "more"}
-    for cell in made.cells()[:3]:
-        finish(cell, 0.5, checks=[check, {"name": "radius", "result": "fine", "message": ""}])
-    assert doubts(made) == {"warning steps": [(name, check) for name in ("pgd-s0", "msi-hg-s0", "pgd-s1")]}
+    fine = {"name": "radius", "result": "fine", "message": ""}
+    found = [
+        {"name": "steps", "result": "warning", "message": f"{cell.method} breaks {k}.5 % more"}
+        for k, cell in enumerate(made.cells()[:3])
+    ]
+    for cell, check in zip(made.cells(), found, strict=False):
+        finish(cell, 0.5, checks=[check, fine])
+    assert doubts(made) == [[("pgd-s0", found[0]), ("pgd-s1", found[2])], [("msi-hg-s0", found[1])]]
 
 
 def opened(made: Grid) -> None:

@@ -50,7 +50,7 @@ class GridProgress:
             self._phase[cell] = about["name"]
         if self._rich is not None:
             self._draw(self._rich)
-        elif time.monotonic() >= self._next:
+        elif self._phase and time.monotonic() >= self._next:
             self._next = time.monotonic() + SECONDS_BETWEEN_LINES
             running = [f"{name} {phase} {self.outlook.share_of(name):.0%}" for name, phase in self._phase.items()]
             self._say(f"{', '.join(running)}; {self._all()}")

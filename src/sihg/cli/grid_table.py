@@ -74,7 +74,7 @@ def as_dicts(grid: Grid, rows: list[Row]) -> list[dict[str, Any]]:
 
 def doubt_lines(grid: Grid) -> Iterator[tuple[str, bool]]:
     """What speaks against the figures, each kind once, of the first cell that has it; and whether it is an error."""
-    for found in doubts(grid).values():
+    for found in doubts(grid):
         name, check = found[0]
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
         yield f"{check['result']} ({name}{more}): {check['message']}", check["result"] == "error"

@@ -1,5 +1,6 @@
 """The table of a grid: mean and deviation over the seeds, from the records in its run folders."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
@@ -63,11 +64,12 @@ def _row(method: str, cells: Sequence[Cell], attacks: Sequence[str]) -> Row:
     )
 
 
-def doubts(grid: Grid) -> dict[str, list[tuple[str, dict[str, Any]]]]:
-    """What speaks against the figures: by the name of the check, the cells and what it says of each."""
+def doubts(grid: Grid) -> list[list[tuple[str, dict[str, Any]]]]:
+    """What speaks against the figures: the cells and checks together whose words differ in numbers alone."""
     found: dict[str, list[tuple[str, dict[str, Any]]]] = {}
     for cell in grid.cells():
         for check in (cell.record() or {}).get("checks", []):
             if check["result"] in ("warning", "error"):
-                found.setdefault(f"{check['result']} {check['name']}", []).append((cell.name, check))
-    return found
+                alike = f"{check['result']} {check['name']} {re.sub('[0-9.]+', '', check['message'])}"
+                found.setdefault(alike, []).append((cell.name, check))
+    return list(found.values())
