@@ -69,7 +69,7 @@ def page(
         *(_config(run, is_open=len(runs) == 1) for run in runs),
         note("The tables are also in report/ as CSV, Markdown and LaTeX, the figures as SVG and PDF."),
     ]
-    return document(title, "sihg train", _about(entries, runs), parts, refresh)
+    return document(title, "sihg, adversarial training", _about(entries, runs), parts, refresh)
 
 
 def compared(runs: Sequence[TrainingRun]) -> tuple[dict[str, Any], dict[str, list[Any]]]:
