@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from sihg.errors import InputError
-from sihg.experiments.grid import CONFIG, Cell, Grid
+from sihg.experiments.grid import Cell, Grid
 from sihg.experiments.summary import Figure, doubts, rows
 from sihg.robust.fit import new_folder
+from sihg.runs.folder import GRID
 from sihg.runs.lock import locked
 from sihg.runs.tables import Table
 from tests.robust.small import settings
@@ -139,11 +140,11 @@ def opened(made: Grid) -> None:
 def test_settings_are_kept_and_methods_and_trials_may_be_added(tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "g"
     opened(grid(folder, "pgd"))
-    first = (folder / CONFIG).read_bytes()
+    first = (folder / GRID).read_bytes()
     opened(grid(folder, "pgd", trials=5))
-    assert (folder / CONFIG).read_bytes() == first
+    assert (folder / GRID).read_bytes() == first
     opened(grid(folder, "msi-hg", "dat"))
-    kept = (folder / CONFIG).read_text()
+    kept = (folder / GRID).read_text()
     assert [name for name in ("pgd", "msi-hg", "dat") if f"[methods.{name}]" in kept] == ["pgd", "msi-hg", "dat"]
     opened(grid(folder, "pgd", "dat"))
     with pytest.raises(InputError, match=r"methods\.pgd\.epochs = 3 \(here 4\)"):
@@ -165,12 +166,12 @@ def test_settings_are_kept_and_methods_and_trials_may_be_added(tmp_path: Path) -
 def test_other_settings_are_refused(change: Callable[[Grid], Grid], message: str, tmp_path: Path) -> None:
     made = grid(tmp_path)
     opened(made)
-    before = (tmp_path / CONFIG).read_bytes()
+    before = (tmp_path / GRID).read_bytes()
     with pytest.raises(InputError, match=message):
         opened(change(made))
     with pytest.raises(InputError, match=message):
         change(made).check()
-    assert (tmp_path / CONFIG).read_bytes() == before
+    assert (tmp_path / GRID).read_bytes() == before
 
 
 def test_runs_of_other_settings_are_refused_even_without_the_grids_file(tmp_path: Path) -> None:
@@ -195,7 +196,7 @@ def test_somebodys_folder_is_refused(tmp_path: Path) -> None:
         opened(grid(tmp_path / "thesis.tex" / "g"))
     fresh = tmp_path / "fresh"
     fresh.mkdir()
-    for left in (".lock", f".{CONFIG}.abcd"):  # of a process that was killed
+    for left in (".lock", f".{GRID}.abcd"):  # of a process that was killed
         (fresh / left).write_text("")
     opened(grid(fresh))
 

@@ -9,9 +9,9 @@ import pytest
 
 from sihg.report.curves import best_so_far, tracks
 from sihg.report.entries import Entry, entries, spread
-from sihg.report.table import Spread
+from sihg.report.table import Column, Spread
 from sihg.report.trained import read_run
-from sihg.report.training_table import entry_table, for_reading
+from sihg.report.training_table import entry_table, for_reading, reading
 from tests.report.runs import rows, write_evaluation, write_run
 
 
@@ -77,8 +77,17 @@ def test_the_headline_is_over_the_trials(tmp_path: Path) -> None:
     assert row["passes"] == Spread(12, 0, 3)
     assert (row["entry"], row["trials"], row["epochs"], row["samples"]) == ("m", 3, 2, 397)
     table, _ = entry_table(entries([read_run(tmp_path / f"m-s{seed}") for seed in range(3)]))
-    reading = for_reading(table.part("test pgd-20", "passes")).rows
-    assert reading == [["37.50\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}12.50", "12"]]
+    shown = for_reading(table.part("test pgd-20", "passes")).rows
+    assert shown == [["37.50\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}12.50", "12"]]
+
+
+@pytest.mark.parametrize(
+    ("mean", "deviation", "shown"),
+    [(11.37, 0.954, "11.4 ± 1.0"), (18.03, 0.5, "18.0 ± 0.5"), (1234.4, 9.6, "1,234 ± 10")],
+)
+def test_a_mean_and_its_deviation_have_the_same_places(mean: float, deviation: float, shown: str) -> None:
+    cell = Spread(mean, deviation, 3)
+    assert reading(cell, Column("seconds", "training seconds")).replace("\N{NO-BREAK SPACE}", " ") == shown
 
 
 def test_unfinished_trials_wait_for_the_others(tmp_path: Path) -> None:

@@ -338,6 +338,13 @@ def test_runs_are_found_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "other").mkdir()
     assert [path.name for path in run_folders(tmp_path)] == ["alpha", "seed", "seed-2", "seed-10"]
     assert run_folders(tmp_path / "seed") == [tmp_path / "seed"]
+    (tmp_path / "grid.toml").write_text("[methods.seed]\n[methods.alpha]\n")
+    write_run(tmp_path / "alpha-s1")
+    write_run(tmp_path / "seed-s0")
+    in_order = ["seed-s0", "alpha-s1", "alpha", "seed", "seed-2", "seed-10"]
+    assert [path.name for path in run_folders(tmp_path)] == in_order  # of the grid, then the others
+    (tmp_path / "grid.toml").write_text("methods = 3")
+    assert len(run_folders(tmp_path)) == 6
     monkeypatch.chdir(tmp_path / "seed")
     assert called(Path()) == "seed"
     assert called(Path("..")) == tmp_path.name

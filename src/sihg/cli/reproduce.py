@@ -236,7 +236,8 @@ def _show(args: argparse.Namespace, grid: "Grid", ended: "dict[str, Ended]", *, 
     if failed:
         print(f"{len(failed)} of {len(cells)} cells failed: when the reason is gone, {again} goes on", file=sys.stderr)
         return 1
-    print(f"next: sihg evaluate {shlex.quote(str(grid.folder))}/*-s0 --attacks standard", file=sys.stderr)
+    if "standard" not in grid.attacks and not list(grid.folder.glob("*/evaluation/*standard*.json")):
+        print(f"next: sihg evaluate {shlex.quote(str(grid.folder))}/*-s0 --attacks standard", file=sys.stderr)
     return 1 if wrong else 0
 
 

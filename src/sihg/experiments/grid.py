@@ -12,12 +12,11 @@ from sihg.errors import InputError
 from sihg.robust.settings import SECTIONS, Settings, run_settings
 from sihg.runs.config import from_toml, to_toml
 from sihg.runs.files import read_json, write_text
-from sihg.runs.folder import OUTPUT, RunFolder
+from sihg.runs.folder import GRID, OUTPUT, RunFolder
 from sihg.runs.lock import NAME as LOCK
 from sihg.runs.lock import locked
 from sihg.runs.tables import read_table
 
-CONFIG = "grid.toml"
 ABOUT = "# The settings of the runs here. `sihg reproduce` may add methods and seeds, and changes nothing else.\n"
 NAMED = 3  # differences that an error names
 
@@ -122,12 +121,12 @@ class Grid:
             return
         if not self.folder.is_dir():
             raise InputError(f"{self.folder} is a file: choose another --out")
-        config = self.folder / CONFIG
+        config = self.folder / GRID
         if config.is_file():
             self._check_same(f"{self.folder} has", dotted(from_toml(config)), dotted(self._config()))
         elif foreign := [p.name for p in sorted(self.folder.iterdir()) if not _is_ours(p.name)]:
             raise InputError(
-                f"{self.folder} is not empty (it has {foreign[0]}) and has no {CONFIG}: choose another --out"
+                f"{self.folder} is not empty (it has {foreign[0]}) and has no {GRID}: choose another --out"
             )
         for cell in self.cells():
             self._check_cell(cell)
@@ -157,7 +156,7 @@ class Grid:
             raise InputError(f"cannot make {self.folder} ({error.strerror or error}): choose another --out") from error
         with locked(self.folder):
             self.check()
-            config = self.folder / CONFIG
+            config = self.folder / GRID
             before = from_toml(config) if config.is_file() else {}
             now = self._config()
             now["methods"] = {**before.get("methods", {}), **now["methods"]}
@@ -181,7 +180,7 @@ def cores() -> int:
 
 def _is_ours(name: str) -> bool:
     """Whether a name is that of the lock, or of a half file of a write that was cut short."""
-    return name == LOCK or name.startswith(f".{CONFIG}.")
+    return name == LOCK or name.startswith(f".{GRID}.")
 
 
 def _plain(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from sihg.errors import InputError
 from sihg.report.evaluated import Evaluation, RadiusCurve, counted, finite, read_evaluations
 from sihg.runs.config import from_toml
 from sihg.runs.files import read_json
-from sihg.runs.folder import RunFolder
+from sihg.runs.folder import GRID, RunFolder
 from sihg.runs.tables import read_json_lines, read_table
 
 Row = Mapping[str, float | None]
@@ -65,11 +65,16 @@ class TrainingRun:
 
 
 def run_folders(folder: Path) -> list[Path]:
-    """The run folders there: the folder itself, or those right inside it, in the order people count; maybe none."""
+    """The run folders there: the folder itself, or those right inside it; maybe none.
+
+    They are in the order people count, those of a grid by method as it has them.
+    """
     if (folder / "config.toml").is_file():
         return [folder]
     inside = [path.parent for path in folder.glob("*/config.toml") if path.is_file()]
-    return sorted(inside, key=lambda path: counted(path.name))
+    methods = from_toml(folder / GRID).get("methods") if (folder / GRID).is_file() else None
+    rank = {method: i for i, method in enumerate(methods)} if isinstance(methods, dict) else {}
+    return sorted(inside, key=lambda path: (rank.get(path.name.rpartition("-s")[0], len(rank)), counted(path.name)))
 
 
 def called(folder: Path) -> str:

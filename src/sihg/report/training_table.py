@@ -132,18 +132,21 @@ def reading(cell: Cell, column: Column) -> str:
     if isinstance(cell, Spread):
         if cell.deviation == 0 and not column.heading.endswith("%"):  # a cost that is the same for all trials
             cell = cell._replace(deviation=None)
-        deviation = "" if cell.deviation is None else _number(cell.deviation, column, cell.mean)
-        return spread_text(cell, _number(cell.mean, column, cell.mean), deviation)
-    return _number(cell, column, cell) if isinstance(cell, float) else read(cell)
+        if cell.deviation is None:
+            return spread_text(cell, _number(cell.mean, column), "")
+        if column.heading.endswith("%"):
+            return spread_text(cell, _number(cell.mean, column), _number(cell.deviation, column))
+        places = 0 if cell.mean >= 100 else 1  # of both alike
+        return spread_text(cell, f"{cell.mean:,.{places}f}", f"{cell.deviation:,.{places}f}")
+    return _number(cell, column) if isinstance(cell, float) else read(cell)
 
 
-def _number(value: float, column: Column, size: float) -> str:
-    """A number of a column; `size` decides how many digits it has."""
+def _number(value: float, column: Column) -> str:
     if column.heading.endswith("%"):
         return f"{100 * value:.2f}"
     if column.key == "eps":
         return radius(value)
-    return f"{value:,.0f}" if size >= 100 else read(value)
+    return f"{value:,.0f}" if value >= 100 else read(value)
 
 
 def rich_reading(cell: Cell, column: Column) -> str:

@@ -14,6 +14,7 @@ from sihg.runs.files import write_text
 from sihg.runs.lock import NAME as LOCK
 from sihg.runs.lock import locked
 
+GRID = "grid.toml"  # the settings of a folder of runs that `sihg reproduce` made
 OUTPUT = "output.log"  # what a process that trains and evaluates for a grid says; it is there before the run
 
 
