@@ -96,3 +96,16 @@ def test_a_healthy_run_gives_none() -> None:
 
 def test_data_of_nearly_one_class_is_no_constant_prediction() -> None:
     assert Watch().look(row(1, accuracy=0.99), 0.99) == []
+
+
+@pytest.mark.parametrize(("ema", "is_short"), [(0.998, True), (0.9, True), (0.5, False), (0.0, False)])
+def test_an_average_that_looks_back_further_than_the_run(ema: float, is_short: bool) -> None:
+    run = trainer(settings(method="natural", epochs=2, batch_size=10, ema=ema, validation=0))
+    said = [text for text in run.run().warnings if "averaged weights" in text]
+    steps = 2 * run.steps
+    back = round(1 / (1 - ema))
+    words = (
+        f"{ema ** (steps - 1):.0%} of the averaged weights, which are evaluated, are those of the first step: ema = "
+    )
+    words += f"{ema:g} looks back {back} steps, and the run had {steps}: lower ema, or train longer"
+    assert said == ([words] if is_short else [])

@@ -43,6 +43,7 @@ COLUMNS = (
     *("epoch", "step", "loss", "accuracy", "natural", "robust", "lr", "passes", "moved", "saturated"),
     *("seconds", "evaluation_seconds"),
 )
+OLD = 0.05  # share of the first weights in their average that is too much at the end
 BINS = 10  # of |delta| / eps, in the memory's table
 MEMORY_COLUMNS = ("epoch", "moved", "saturated", *(f"to_{k / BINS:g}" for k in range(1, BINS + 1)))
 NAMED = ("optimizer.", "schedule.")  # whose settings depend on their names
@@ -230,12 +231,26 @@ class Trainer:
             row["evaluation_seconds"] = here.evaluation_seconds
         # On the sphere of an L2 ball is where perturbations belong; the corners of a box are another matter.
         seen = row if settings.norm == "linf" else {**row, "saturated": None}
-        self._record(row, here.watch.look(seen, here.tally.constant / here.tally.samples))
+        warnings = here.watch.look(seen, here.tally.constant / here.tally.samples)
+        self._record(row, warnings + (self._short_average() if last else []))
         here.epoch, here.number, here.tally = here.epoch + 1, 0, Tally()
         if row["robust"] is not None and (here.best is None or _merit(row) > _merit(here.best)):
             here.best = row
             self._keep_best(row)
         self._checkpoint()
+
+    def _short_average(self) -> list[str]:
+        """A warning where the averaged weights have hardly left those they began with."""
+        if self.optimizer.average is None:
+            return []
+        ema, steps = self.settings.ema, int(self.optimizer.average.n_averaged)
+        share = ema ** (steps - 1)
+        if share < OLD:
+            return []
+        return [
+            f"{share:.0%} of the averaged weights, which are evaluated, are those of the first step: ema = {ema:g} "
+            f"looks back {1 / (1 - ema):.0f} steps, and the run had {steps}: lower ema, or train longer"
+        ]
 
     @contextmanager
     def _finite(self) -> Iterator[None]:
