@@ -107,6 +107,14 @@ def test_the_longer_way_is_down(runs: tuple[Path, Path], capsys: pytest.CaptureF
     assert "settings" not in capsys.readouterr().out
 
 
+def test_seeds_of_one_setting_stand_together(runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    more = [write_run(runs[0].parent / f"c-s{seed}", seed=seed, tau=0.5) for seed in (1, 2)]
+    assert run("compare", runs[0], *more) == 0
+    out = capsys.readouterr().out.partition("settings that differ")[2]
+    assert "seed" not in out
+    assert [line(out, name) for name in ("a", "c-s1 and 1 more")] == [["a", "-"], ["c-s1 and 1 more", "0.5"]]
+
+
 def test_figures_are_those_of_the_report(runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     certified = {"attack": "certified", "accuracy": 0.25, "samples": 397, "proof": True}
     write_evaluation(runs[0], "weaker", rule="last iterate")

@@ -230,6 +230,16 @@ def test_warnings_and_unfinished_runs_are_told(tmp_path: Path) -> None:
     assert "3 of 5 epochs done so far" in page
 
 
+def test_warnings_that_differ_in_numbers_are_told_once(tmp_path: Path) -> None:
+    for name, share in {"a": 31.5, "b": 30, "c": 30}.items():
+        write_run(tmp_path / name, warnings=[f"{share}% lost: lower tau", "all lost"])
+    write_run(tmp_path / "d", warnings=["1% lost: lower tau", "2% lost: lower tau"])
+    report_training(tmp_path)
+    page = read_page(tmp_path)
+    first = "<b>a, b, c, d</b>: 31.5% lost: lower tau (a; the others have other numbers)"
+    assert re.findall("<li>(<b>.*?)</li>", page) == [first, "<b>a, b, c</b>: all lost", "<b>d</b>: 2% lost: lower tau"]
+
+
 def _keep_config(run: Path) -> None:
     for name in ("metrics.csv", "log.jsonl", "environment.json"):
         (run / name).unlink()

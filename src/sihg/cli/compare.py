@@ -117,12 +117,22 @@ def _tables(rows: list[dict[str, Any]], differing: list[str], tested: "Tested") 
 
 
 def _settings(rows: list[dict[str, Any]], differing: list[str]) -> str:
-    """The settings that differ, the longer way down."""
-    values = [[_plain(row["settings"][name]) for name in differing] for row in rows]
-    if len(rows) > len(differing):
-        headings, first = ["run", *differing], [row["run"] for row in rows]
+    """The settings that differ, the longer way down; those of several seeds once."""
+    but_seed = [name for name in differing if name != "seed"]
+    trials: dict[tuple[str, ...], list[str]] = {}  # the runs that differ in their seed alone
+    for row in rows:
+        trials.setdefault(tuple(_plain(row["settings"][name]) for name in but_seed or differing), []).append(row["run"])
+    if len(trials) < len(rows):
+        differing = but_seed
+        runs = [names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more" for names in trials.values()]
+        values = [list(own) for own in trials]
     else:
-        headings, first = ["setting", *(row["run"] for row in rows)], differing
+        runs = [row["run"] for row in rows]
+        values = [[_plain(row["settings"][name]) for name in differing] for row in rows]
+    if len(runs) > len(differing):
+        headings, first = ["run", *differing], runs
+    else:
+        headings, first = ["setting", *runs], differing
         values = [list(column) for column in zip(*values, strict=True)]
     lines = [[name, *line] for name, line in zip(first, values, strict=True)]
     return drawn("settings that differ", headings, lines)

@@ -69,14 +69,21 @@ def facts_list(facts: Iterable[str]) -> str:
 
 
 def warnings_box(warnings: Iterable[tuple[str, str]]) -> str:
-    """Warnings, each with the names of what it is about; nothing where there are none."""
-    about: dict[str, list[str]] = {}
+    """Warnings, each with the names of what it is about, once if only numbers differ; nothing where there are none."""
+    alike: dict[tuple[str, int], dict[str, str]] = {}
     for name, text in warnings:
-        about.setdefault(text, []).append(name)
-    items = [f"<li><b>{escape(', '.join(names))}</b>: {escape(text)}</li>" for text, names in about.items()]
+        words = re.sub(r"[0-9.]+", "", text)
+        own = sum(words == others and name in about for (others, _), about in alike.items())  # it may have several
+        alike.setdefault((words, own), {})[name] = text
+    items = [f"<li><b>{escape(', '.join(about))}</b>: {escape(_first(about))}</li>" for about in alike.values()]
     if not items:
         return ""
     return f'<section class="warnings"><h2>Warnings</h2><ul>{"".join(items)}</ul></section>'
+
+
+def _first(about: dict[str, str]) -> str:
+    (name, text), *_ = about.items()
+    return text if len(set(about.values())) == 1 else f"{text} ({name}; the others have other numbers)"
 
 
 def rich_cell(cell: Cell, _: Column) -> str:
