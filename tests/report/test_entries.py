@@ -83,7 +83,7 @@ def test_the_headline_is_over_the_trials(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("mean", "deviation", "shown"),
-    [(11.37, 0.954, "11.4 ± 1.0"), (18.03, 0.5, "18.0 ± 0.5"), (1234.4, 9.6, "1,234 ± 10")],
+    [(11.37, 0.954, "11.4 ± 1.0"), (2.84, 0.03, "2.84 ± 0.03"), (1234.4, 9.6, "1,234 ± 10")],
 )
 def test_a_mean_and_its_deviation_have_the_same_places(mean: float, deviation: float, shown: str) -> None:
     cell = Spread(mean, deviation, 3)

@@ -136,7 +136,7 @@ def reading(cell: Cell, column: Column) -> str:
             return spread_text(cell, _number(cell.mean, column), "")
         if column.heading.endswith("%"):
             return spread_text(cell, _number(cell.mean, column), _number(cell.deviation, column))
-        places = 0 if cell.mean >= 100 else 1  # of both alike
+        places = 0 if cell.mean >= 100 else 1 if cell.mean >= 10 else 2  # of both alike
         return spread_text(cell, f"{cell.mean:,.{places}f}", f"{cell.deviation:,.{places}f}")
     return _number(cell, column) if isinstance(cell, float) else read(cell)
 

@@ -31,7 +31,7 @@ from sihg.robust.optimizers import CALMER, TrainingOptimizer, build_optimizer
 from sihg.robust.progress import Progress, Tally
 from sihg.robust.schedules import build as build_schedule
 from sihg.robust.settings import SECTIONS, Settings
-from sihg.robust.watch import Watch
+from sihg.robust.watch import Watch, short_average
 from sihg.robust.weights import load_weights
 from sihg.runs.checkpoint import Checkpoint, newest_checkpoint, write_checkpoint
 from sihg.runs.folder import RunFolder
@@ -43,7 +43,6 @@ COLUMNS = (
     *("epoch", "step", "loss", "accuracy", "natural", "robust", "lr", "passes", "moved", "saturated"),
     *("seconds", "evaluation_seconds"),
 )
-OLD = 0.05  # share of the first weights in their average that is too much at the end
 BINS = 10  # of |delta| / eps, in the memory's table
 MEMORY_COLUMNS = ("epoch", "moved", "saturated", *(f"to_{k / BINS:g}" for k in range(1, BINS + 1)))
 NAMED = ("optimizer.", "schedule.")  # whose settings depend on their names
@@ -232,25 +231,14 @@ class Trainer:
         # On the sphere of an L2 ball is where perturbations belong; the corners of a box are another matter.
         seen = row if settings.norm == "linf" else {**row, "saturated": None}
         warnings = here.watch.look(seen, here.tally.constant / here.tally.samples)
-        self._record(row, warnings + (self._short_average() if last else []))
+        if last and self.optimizer.average is not None:
+            warnings += short_average(settings.ema, int(self.optimizer.average.n_averaged))
+        self._record(row, warnings)
         here.epoch, here.number, here.tally = here.epoch + 1, 0, Tally()
         if row["robust"] is not None and (here.best is None or _merit(row) > _merit(here.best)):
             here.best = row
             self._keep_best(row)
         self._checkpoint()
-
-    def _short_average(self) -> list[str]:
-        """A warning where the averaged weights have hardly left those they began with."""
-        if self.optimizer.average is None:
-            return []
-        ema, steps = self.settings.ema, int(self.optimizer.average.n_averaged)
-        share = ema ** (steps - 1)
-        if share < OLD:
-            return []
-        return [
-            f"{share:.0%} of the averaged weights, which are evaluated, are those of the first step: ema = {ema:g} "
-            f"looks back {1 / (1 - ema):.0f} steps, and the run had {steps}: lower ema, or train longer"
-        ]
 
     @contextmanager
     def _finite(self) -> Iterator[None]:

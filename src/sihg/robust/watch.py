@@ -7,6 +7,7 @@ CONSTANT = 0.97  # share of predictions that are the most frequent of their batc
 COLLAPSE = 0.2  # fall of the robust accuracy that is no noise
 SATURATED = 0.98  # share of perturbation entries on the boundary
 STILL = 1e-3  # mean move of the memory in units of eps
+OLD = 0.05  # share of the first weights in their average, at the end of a run
 
 
 @dataclass
@@ -50,3 +51,14 @@ class Watch:
                 f"the stored perturbations moved by {moved:.2g} eps on average in epoch {epoch}: raise tau or step_size"
             )
         return signs
+
+
+def short_average(ema: float, steps: int) -> list[str]:
+    """The warning of a run whose averaged weights have hardly left those they began with."""
+    share = ema ** (steps - 1)
+    if share < OLD:
+        return []
+    return [
+        f"{share:.0%} of the averaged weights, which are evaluated, are those of the first step: ema = {ema:g} looks "
+        f"back {1 / (1 - ema):.0f} steps, and the run had {steps}: lower ema, or train longer"
+    ]
