@@ -178,6 +178,14 @@ def test_what_was_cut_short_goes_on(
     assert same(results(done), results(whole))
 
 
+def test_a_damaged_record_is_made_again(done: Path, whole: Path, here: list[str]) -> None:
+    (record,) = (done / "pgd-s1").glob("evaluation/*.json")
+    record.write_text(record.read_text()[:100])
+    assert run("reproduce", "digits", *TINY, "--out", done) == 0
+    assert here == ["pgd-s1"]
+    assert same(results(done), results(whole))
+
+
 def test_a_cell_that_fails_is_told_of_and_the_rest_goes_on(
     done: Path, whole: Path, here: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -71,12 +71,15 @@ class Cell:
         return sum(phases.values()) - phases["training"] * min(1.0, self.epochs() / self.settings.epochs)
 
     def record(self) -> dict[str, Any] | None:
-        """The evaluation of the finished run; None as long as there is none."""
+        """The evaluation of the finished run; None as long as there is none. A damaged one is made again."""
         last = self.last()
         if int(last.get("epoch", 0)) < self.settings.epochs:
             return None
         for file in sorted(RunFolder(self.folder).evaluation.glob("*.json")):
-            found = read_json(file)
+            try:
+                found = read_json(file)
+            except InputError:
+                continue
             if self._is_answer(found) and Path(str(found["weights"])).name == f"last-{int(last['step']):08d}":
                 return found
         return None

@@ -31,7 +31,7 @@ from sihg.robust.evaluate import (
 )
 from sihg.robust.gallery import gallery, has_pictures, is_better, strongest, write_gallery
 from sihg.robust.ledger import FileLedger
-from sihg.robust.trust import State, before, whole
+from sihg.robust.trust import State, before, other_attack, whole
 from sihg.robust.weights import Weights, load, load_weights
 from sihg.runs.environment import environment
 from sihg.runs.files import write_text, write_whole
@@ -60,6 +60,11 @@ class Asked:
     question: Question
     weights: Weights
 
+    @property
+    def trained_with(self) -> str | None:
+        """The method that the model was trained with, if known."""
+        return str(self.weights.settings.method["name"]) if self.weights.folder else None
+
     def source(self, run: str) -> nn.Module:
         """The model of another run, to transfer from."""
         model = load(run).to(self.weights.settings.device)
@@ -79,7 +84,7 @@ class Asked:
             self.ball,
             plans,
             seed=question.seed,
-            trained_with=self.weights.settings.method["name"] if self.weights.folder else None,
+            trained_with=self.trained_with,
             progress=progress,
             ledger=ledger,
         )
@@ -123,7 +128,7 @@ class Asked:
         state = State(self.model)
         checks = [*before(self.model, self.samples, self.ball, question.seed), whole(len(self.samples), self.total)]
         outcomes = judge(self.model, self.samples, plans, seed=question.seed, progress=progress, ledger=ledger)
-        checks.append(state.check())
+        checks += [other_attack(plans, self.trained_with), state.check()]
         rows = [_curve(one, radii) for one in outcomes]
         return {**self.about, "eps": radii, "curves": rows, "checks": [asdict(one) for one in checks]}, outcomes
 

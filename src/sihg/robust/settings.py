@@ -39,7 +39,8 @@ class Settings:
     samples: int | None = _setting(None, "train on so many samples, drawn by class (default: all)")
     model: str = _setting(
         "small-cnn",
-        "small-cnn, threshold-cnn, preact-resnet8, preact-resnet18, package.module:callable, path.py:callable",
+        "small-cnn, threshold-cnn, threshold-pair, preact-resnet8, preact-resnet18, package.module:callable, "
+        "path.py:callable",
     )
     width: float = _setting(1.0, "factor on the number of channels")
     eps: float = _setting(0.25, "radius of the ball, such as 8/255; for data of your own there is no default")

@@ -109,7 +109,7 @@ def after(
     if not outcomes:
         return
     yield _below_natural(plans, outcomes)
-    yield _other_attack(plans, trained_with)
+    yield other_attack(plans, trained_with)
     yield _black_box(plans, outcomes)
 
 
@@ -310,7 +310,8 @@ def _below_natural(plans: Mapping[str, Plan], outcomes: list[Outcome]) -> Check:
     )
 
 
-def _other_attack(plans: Mapping[str, Plan], trained_with: str | None) -> Check:
+def other_attack(plans: Mapping[str, Plan], trained_with: str | None) -> Check:
+    """Whether other attacks than those of the training were used."""
     attacks = [a for plan in plans.values() for a in plan.values() if not isinstance(a, Natural | Noise | Transfer)]
     if trained_with in (None, "natural", "ibp") or not attacks:
         return Check("other attacks", "not run", "not trained against an attack" if attacks else "there is none")

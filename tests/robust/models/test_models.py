@@ -111,7 +111,7 @@ def test_the_width_multiplies_the_channels() -> None:
 
 
 def test_an_unknown_name_lists_the_choices() -> None:
-    with pytest.raises(UnknownNameError, match="'resnet': choose from small-cnn, threshold-cnn, preact-resnet8, "):
+    with pytest.raises(UnknownNameError, match="'resnet': choose from small-cnn, threshold-cnn, threshold-pair, "):
         build("resnet", (1, 8, 8), 10)
 
 

@@ -8,17 +8,19 @@ from torch import nn
 
 from sihg.core.draw import generator
 from sihg.errors import InputError, UnknownNameError
+from sihg.robust.models.committee import Committee
 from sihg.robust.models.normalise import Normalise
 from sihg.robust.models.preact_resnet import preact_resnet8, preact_resnet18
-from sihg.robust.models.small_cnn import small_cnn, threshold_cnn
+from sihg.robust.models.small_cnn import small_cnn, threshold_cnn, threshold_pair
 from sihg.robust.models.threshold import Threshold
 from sihg.runs.user_code import load_callable
 
-__all__ = ["MODELS", "Normalise", "Threshold", "build", "split"]
+__all__ = ["MODELS", "Committee", "Normalise", "Threshold", "build", "split"]
 
 MODELS: dict[str, Callable[[tuple[int, int, int], int, float], nn.Module]] = {
     "small-cnn": small_cnn,
     "threshold-cnn": threshold_cnn,
+    "threshold-pair": threshold_pair,
     "preact-resnet8": preact_resnet8,
     "preact-resnet18": preact_resnet18,
 }

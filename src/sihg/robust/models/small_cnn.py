@@ -5,6 +5,7 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
+from sihg.robust.models.committee import Committee
 from sihg.robust.models.threshold import Threshold
 
 
@@ -33,6 +34,12 @@ def small_cnn(shape: tuple[int, int, int], classes: int, width: float = 1.0, *be
 def threshold_cnn(shape: tuple[int, int, int], classes: int, width: float = 1.0) -> nn.Module:
     """The small CNN behind a threshold of its pixels, from 0.4 to 0.6."""
     return small_cnn(shape, classes, width, Threshold())
+
+
+def threshold_pair(shape: tuple[int, int, int], classes: int, width: float = 1.0) -> nn.Module:
+    """A committee of two small CNNs behind one threshold of the pixels."""
+    pair = Committee(small_cnn(shape, classes, width), small_cnn(shape, classes, width))
+    return nn.Sequential(OrderedDict(stem=Threshold(), body=pair))
 
 
 def kaiming_(model: nn.Module) -> nn.Module:
