@@ -90,6 +90,14 @@ def test_foreign_code_works_within() -> None:
     torch.testing.assert_close(each, expected)
 
 
+def test_a_second_derivative_is_refused_rather_than_wrong() -> None:
+    model, x = nn.Conv2d(1, 2, 3), torch.rand(2, 1, 5, 5, requires_grad=True)
+    with quick_input_gradients(model):
+        (g,) = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        g.sum().backward()
+
+
 def test_a_compiled_model_is_left_alone() -> None:
     class Compiled(nn.Module):  # what torch.compile gives, without its time
         def __init__(self) -> None:

@@ -7,11 +7,13 @@ network.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import conv2d, fold
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import conv2d
 
 
 @contextmanager
@@ -53,7 +55,7 @@ def _forward(conv: nn.Conv2d, input: Tensor) -> Tensor:  # noqa: A002
 
 
 class _Product(torch.autograd.Function):
-    """The convolution; backwards a matrix product gives each tap's share, and `fold` adds the taps up."""
+    """The convolution; backwards one matrix product gives every tap's share of the pixels, and they are added up."""
 
     generate_vmap_rule = True  # for models that use torch.func
 
@@ -65,11 +67,17 @@ class _Product(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
         x, weight, _, stride, padding = inputs
         ctx.save_for_backward(weight)
-        ctx.where = {"output_size": x.shape[2:], "kernel_size": weight.shape[2:], "stride": stride, "padding": padding}
+        ctx.size, ctx.stride, ctx.padding = x.shape[2:], stride, padding
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (g,), (weight,) = grads, ctx.saved_tensors
-        pixels = g.permute(0, 2, 3, 1).flatten(1, 2)  # (n, pixels, channels): nothing moves with channels last
-        taps = weight.flatten(1).T @ pixels.transpose(1, 2)
-        return fold(taps, **ctx.where), None, None, None, None
+        (n, _, rows, columns), (height, width) = g.shape, ctx.size
+        (down, right), (above, left) = ctx.stride, ctx.padding
+        pixels = g.permute(0, 2, 3, 1).flatten(0, 2)  # (n * rows * columns, channels): no move with channels last
+        taps = (weight.flatten(1).T @ pixels.T).view(*weight.shape[2:], n, rows, columns)
+        out = g.new_zeros(n, height + 2 * above, width + 2 * left)
+        for i, j in product(range(taps.shape[0]), range(taps.shape[1])):
+            out[:, i : i + down * rows : down, j : j + right * columns : right] += taps[i, j]
+        return out[:, None, above : above + height, left : left + width], None, None, None, None
