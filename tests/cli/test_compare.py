@@ -75,9 +75,23 @@ def test_runs_of_one_name_are_told_apart(
     assert run("compare", runs[0], other, runs[0], "--json") == 0
     said = json.loads(capsys.readouterr().out)
     assert [(one["run"], one["settings"]) for one in said["runs"]] == [
-        (str(runs[0]), {"seed": 0}),
-        (str(other), {"seed": 1}),
+        ("runs/a", {"seed": 0}),
+        ("more/a", {"seed": 1}),
     ]
+
+
+def test_seeds_are_averaged_and_entries_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for method in ("msi-hg", "pgd"):
+        for seed in range(2):
+            write_evaluation(write_run(tmp_path / f"{method}-s{seed}", method=method, seed=seed))
+    assert run("compare", tmp_path) == 0
+    out = capsys.readouterr().out
+    assert line(out.replace("\N{NO-BREAK SPACE}", " "), "msi-hg")[:4] == ["msi-hg", "2", "96.88 ± 0.00", "43.75 ± 0.00"]
+    assert [one.split("│")[1:5] for one in out.splitlines() if one.startswith("│ pgd ") and " msi-hg " in one]
+    assert run("compare", tmp_path, "--json") == 0
+    first, second = json.loads(capsys.readouterr().out)["differences"]
+    assert first == {"entry": "pgd", "less": "msi-hg", "attack": "natural", "difference": 0.0, "low": 0.0, "high": 0.0}
+    assert second["attack"] == "pgd-20"
 
 
 def test_sizes_that_differ_are_shown(runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:

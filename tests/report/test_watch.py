@@ -66,6 +66,30 @@ def test_only_changes_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert state(run) != before
 
 
+def test_runs_that_have_not_begun_are_waited_for(tmp_path: Path) -> None:
+    told: list[str] = []
+    there: list[bool] = []
+
+    def wait(_: float) -> None:
+        there.append((tmp_path / "index.html").exists())
+        if len(there) == 2:
+            write_run(tmp_path / "m")
+        if len(there) == 3:
+            raise KeyboardInterrupt
+
+    follow([tmp_path], 2, told.append, wait)
+    assert (there, told) == ([False, False, True], [])
+
+
+def test_a_folder_that_never_had_a_run_gets_no_page(tmp_path: Path) -> None:
+    def wait(_: float) -> None:
+        raise KeyboardInterrupt
+
+    told: list[str] = []
+    follow([tmp_path], 2, told.append, wait)
+    assert (list(tmp_path.iterdir()), told) == ([], [])
+
+
 def test_ctrl_c_ends_the_watch_well(tmp_path: Path) -> None:
     run = write_run(tmp_path / "m")
     code = "import sys; from sihg.cli.main import main; sys.exit(main())"
@@ -86,6 +110,8 @@ def test_what_cannot_be_watched_is_refused(tmp_path: Path, capsys: pytest.Captur
     run = write_run(tmp_path / "m")
     assert main(["report", str(run), "--watch", "0"]) == 2
     assert "--watch 0" in capsys.readouterr().err
+    assert main(["report", str(tmp_path / "gone"), "--watch"]) == 2
+    assert "gone does not exist" in capsys.readouterr().err
     (tmp_path / "summary.json").write_text("{}")
     assert main(["report", str(tmp_path), "--watch"]) == 2
     assert "leave out --watch" in capsys.readouterr().err

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from sihg.cli.table import drawn
+
 Records = list[tuple[str, dict[str, Any]]]  # of each model: what to call it, its record
 
 
@@ -66,23 +68,6 @@ def side_by_side(records: Records) -> str:
 def _about(record: dict[str, Any]) -> str:
     ball = f"{record['norm']}, {_within(record)}" if "curves" in record else _ball(record)
     return f"{record['data']} ({record['split']}): {ball}; broken: {record['rule']}"
-
-
-def drawn(about: str, headings: list[str], rows: list[list[str]]) -> str:
-    """A table under a line that says what it is about."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console() if Console().is_terminal else Console(width=140)
-    table = Table()
-    for i, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if i else "left")
-    for row in rows:
-        table.add_row(*row)
-    with console.capture() as capture:
-        console.print(about, highlight=False, markup=False)
-        console.print(table, markup=False)
-    return capture.get().rstrip()
 
 
 def _ball(record: dict[str, Any]) -> str:

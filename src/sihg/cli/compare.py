@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sihg.cli.accuracy_table import drawn
+from sihg.cli.table import drawn
 from sihg.errors import InputError
 
 if TYPE_CHECKING:
     from sihg.report.evaluated import Evaluation
+    from sihg.report.table import Table
     from sihg.report.trained import TrainingRun
 
     Tested = Mapping[str, Mapping[str, Evaluation]]  # by what was asked, then by run
@@ -46,19 +47,26 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, print, and draw if asked to."""
+    from sihg.report.contrasts import contrast_table
+    from sihg.report.entries import entries
     from sihg.report.trained import read_runs
     from sihg.report.training_page import compared
-    from sihg.report.training_table import results
+    from sihg.report.training_table import entry_table, results
 
     runs = read_runs(args.runs)
+    means, owners = entry_table(entries(runs))
+    differences = contrast_table(means, owners)
     differing = sorted(compared(runs)[1], key=lambda name: name != "method.name")
     tested = results(runs)
     rows = [_row(one, differing, tested) for one in runs]
     page = _page(args.runs, args.out) if args.out else None
     if args.json:
-        print(json.dumps({"runs": rows, "report": page}, indent=1, allow_nan=False))
+        pairs = [dict(zip([c.key for c in differences.columns], row, strict=True)) for row in differences.rows]
+        print(json.dumps({"runs": rows, "differences": pairs, "report": page}, indent=1, allow_nan=False))
     else:
         print(_tables(rows, differing, tested))
+        if differences.rows:
+            print(_means(means), _differences(differences), sep="\n")
     if page:
         print(f"report: {page}", file=sys.stderr)
     elif untested := [str(one.folder.path) for one in runs if not any(one.name in tests for tests in tested.values())]:
@@ -114,6 +122,31 @@ def _tables(rows: list[dict[str, Any]], differing: list[str], tested: "Tested") 
     if not differing:
         return f"{shown}\nno setting differs" if len(rows) > 1 else shown
     return f"{shown}\n{_settings(rows, differing)}"
+
+
+def _means(means: "Table") -> str:
+    """Entries over their seeds."""
+    from sihg.report.training_table import TEST, for_reading
+
+    keys = [column.key for column in means.columns if column.key.startswith(TEST)]
+    made = for_reading(means.part("entry", "trials", *keys, "passes", "seconds"))
+    headings = [
+        "entry",
+        "n",
+        *(c.heading for c in made.columns[2:-2]),
+        "passes",
+        "seconds",
+    ]
+    return drawn("mean ± deviation over the seeds", headings, [[str(cell) for cell in row] for row in made.rows])
+
+
+def _differences(made: "Table") -> str:
+    """How far entries are apart."""
+    from sihg.report.training_table import for_reading
+
+    headings = [column.heading for column in made.columns]
+    rows = [[str(cell) for cell in row] for row in for_reading(made).rows]
+    return drawn("differences of the means, with 95 % intervals (Welch)", headings, rows)
 
 
 def _settings(rows: list[dict[str, Any]], differing: list[str]) -> str:

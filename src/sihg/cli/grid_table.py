@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sihg.cli.accuracy_table import drawn
 from sihg.cli.grid_progress import duration
+from sihg.cli.table import drawn
 from sihg.experiments.grid import Grid, dotted
 from sihg.experiments.outlook import shared
 from sihg.experiments.summary import Figure, Row, doubts

@@ -50,13 +50,13 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Draw, and say where the files are."""
-    reports = [(_report(folder), folder) for folder in args.folders]
-    if args.tensorboard:
-        reports += [(_events, folder) for folder in args.folders if not _is_solve(folder)]
     if args.watch is not None and args.tensorboard:
         raise InputError("--watch draws the page alone: leave out --tensorboard, or --watch")
     if args.watch is not None:
         return _watch(args.folders, args.watch)
+    reports = [(_report(folder), folder) for folder in args.folders]
+    if args.tensorboard:
+        reports += [(_events, folder) for folder in args.folders if not _is_solve(folder)]
     for report, folder in reports:
         for path in report(folder):
             print(path)
@@ -79,6 +79,8 @@ def _watch(folders: list[Path], seconds: float) -> int:
     for folder in folders:
         if _is_solve(folder):
             raise InputError(f"{folder} is of a solve, which is finished: leave out --watch")
+        if not folder.is_dir():
+            _report(folder)  # says what it is instead
         print(f"watching {folder}, Ctrl-C ends: {folder / 'index.html'}", file=sys.stderr)
     with interrupted_at_once():
         follow(folders, seconds, lambda what: print(what, file=sys.stderr))

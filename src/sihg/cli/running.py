@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sihg.cli.numbers import whole
+from sihg.cli.table import drawn
 from sihg.errors import InputError
 
 if TYPE_CHECKING:
@@ -136,23 +137,13 @@ def show(trained: "Trained", folder: "RunFolder", settings: "Settings", *, as_js
 
 
 def _table(last: dict[str, Any], best: dict[str, Any] | None, settings: "Settings", folder: "RunFolder") -> str:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console() if Console().is_terminal else Console(width=140)
-    table = Table()
-    for heading in ("method", "epochs", "last %", "best %", "passes", "seconds"):
-        table.add_column(heading, justify="left" if heading == "method" else "right")
-    table.add_row(
+    row = [
         *(settings.method["name"], f"{last['epoch']:.0f}", _both(last)),
         *("-" if best is None else f"{_both(best)} (epoch {best['epoch']})",),
         *(f"{last['passes']:.1f}", f"{last['seconds']:.1f}"),
-    )
-    with console.capture() as capture:
-        about = f"{settings.data}, eps {settings.eps:g}, held out natural / robust: {folder.path}"
-        console.print(about, highlight=False, markup=False)
-        console.print(table, markup=False)
-    return capture.get().rstrip()
+    ]
+    about = f"{settings.data}, eps {settings.eps:g}, held out natural / robust: {folder.path}"
+    return drawn(about, ["method", "epochs", "last %", "best %", "passes", "seconds"], [row])
 
 
 def _both(row: dict[str, Any]) -> str:

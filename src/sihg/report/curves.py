@@ -27,10 +27,10 @@ FAR = 4  # entries whose costs differ by more than this factor need a logarithmi
 WIDTH = 6.0
 LEFT, BOTTOM, RIGHT, TOP, BETWEEN, PANEL = 0.72, 0.95, 1.58, 0.2, 0.7, 2.1  # inches
 LONGEST = 17  # letters of a name
-KINDS: dict[str, tuple[str, dict[str, Any]]] = {  # the column, what it is, how it is drawn
-    "natural": ("natural", {"linewidth": 1.5, "linestyle": "-"}),
-    "robust": ("robust", {"linewidth": 2.0, "linestyle": (0, (1, 1.3))}),
-    "accuracy": ("on the training samples", {"linewidth": 1.2, "linestyle": (0, (5, 2.5))}),
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {  # the column, what it is, how it is drawn (its end filled or not)
+    "natural": ("natural", {"linewidth": 1.5, "linestyle": "-", "fillstyle": "none"}),
+    "robust": ("robust", {"linewidth": 2.0, "linestyle": (0, (1, 1.3)), "fillstyle": "full"}),
+    "accuracy": ("on the training samples", {"linewidth": 1.2, "linestyle": (0, (5, 2.5)), "fillstyle": "full"}),
 }
 
 
@@ -55,7 +55,9 @@ def learning_curves(entries: Sequence[Entry], seen: Callable[[TrainingRun], Sequ
         place = (LEFT / WIDTH, bottom / height, 1 - (LEFT + RIGHT) / WIDTH, panel / height)
         used |= _panel(figure.add_axes(place), entries, cost, seen)
     handles = [
-        Line2D([], [], color=QUIET, label=label, **line) for kind, (label, line) in KINDS.items() if kind in used
+        Line2D([], [], color=QUIET, label=label, marker="o", markersize=5, **line)
+        for kind, (label, line) in KINDS.items()
+        if kind in used
     ]
     where = ((LEFT - 0.1) / WIDTH, (BOTTOM - 0.5) / height)
     figure.legend(
@@ -118,8 +120,10 @@ def _panel(axes: Axes, entries: Sequence[Entry], cost: Cost, seen: Callable[[Tra
             if not np.isnan(track.deviation).all():
                 low, high = track.y - track.deviation, track.y + track.deviation
                 axes.fill_between(track.x, low, high, color=look.colour, alpha=0.16, linewidth=0, zorder=zorder - 1)
-            axes.plot(track.x, track.y, color=look.colour, zorder=zorder, **KINDS[track.kind][1])
-            axes.plot(track.x[-1:], track.y[-1:], look.marker, color=look.colour, markersize=5, clip_on=False, zorder=4)
+            line = KINDS[track.kind][1] | {"color": look.colour}
+            axes.plot(track.x, track.y, zorder=zorder, **line)
+            end = line | {"linestyle": "", "marker": look.marker, "markersize": 5, "clip_on": False}
+            axes.plot(track.x[-1:], track.y[-1:], zorder=4, **end)
     _write_names(axes, [(entry.name, entry.look, _end(some)) for entry, some in zip(entries, drawn, strict=True)])
     return {track.kind for some in drawn for track in some if len(track.x)}
 

@@ -73,11 +73,17 @@ def _draw_moves(axes: Axes, made: Sequence[Memory]) -> None:
         axes.plot(one.epoch, one.moved, color=look.colour, marker=look.marker, markersize=3.5, label=name)
         low, high = one.moved - one.deviation, one.moved + one.deviation
         axes.fill_between(one.epoch, low, high, color=look.colour, alpha=0.16, linewidth=0)
-    axes.set_ylim(bottom=0)
-    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    axes.set_ylim(0, 1.08 * max(axes.get_ylim()[1], max(float(one.moved.max()) for one in made)))
+    _number_epochs(axes, max(float(one.epoch[-1]) for one in made))
     legend = axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False)
     for text in legend.get_texts():
         text.set_parse_math(False)
+
+
+def _number_epochs(axes: Axes, last: float) -> None:
+    """Whole epochs from the first to the last, also where there is but one."""
+    axes.set_xlim(0.5, last + 0.5)
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
 
 
 def _draw_map(axes: Axes, one: Memory, *, named: bool) -> None:
@@ -95,7 +101,7 @@ def _draw_map(axes: Axes, one: Memory, *, named: bool) -> None:
     )
     axes.set_title(shown(short(one.entry.name, 26)), parse_math=False)
     axes.set_xlabel("epoch")
-    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    _number_epochs(axes, float(last))
     if named:
         axes.set_ylabel("|δ| / ε")
     bar = axes.figure.colorbar(drawn, ax=axes, pad=0.03, format=PercentFormatter(1, decimals=0))

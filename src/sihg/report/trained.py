@@ -1,5 +1,6 @@
 """Read the run folders that `sihg train ... --out DIR` leaves, finished or not: settings, epochs, evaluations."""
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -79,8 +80,7 @@ def run_folders(folder: Path) -> list[Path]:
 
 def called(folder: Path) -> str:
     """The name of a folder as text, `.` and `..` by what they are."""
-    name = folder.name if folder.name not in ("", "..") else folder.resolve().name
-    return name.encode(errors="backslashreplace").decode()
+    return _text(folder.name if folder.name not in ("", "..") else folder.resolve().name)
 
 
 def read_run(path: Path, name: str = "") -> TrainingRun:
@@ -103,7 +103,7 @@ def read_run(path: Path, name: str = "") -> TrainingRun:
 
 
 def read_runs(folders: Sequence[Path]) -> list[TrainingRun]:
-    """All runs in the folders; those of the same name are called by their paths."""
+    """All runs in the folders; those of the same name are called by their paths, from where these part."""
     found: dict[Path, None] = {}
     for folder in folders:
         inside = run_folders(folder)
@@ -111,7 +111,17 @@ def read_runs(folders: Sequence[Path]) -> list[TrainingRun]:
             raise InputError(f"{folder} has no config.toml, nor has a folder in it: give what `sihg train --out` made")
         found |= dict.fromkeys(inside or [folder])  # what is no folder is refused when it is read
     times = Counter(called(path) for path in found)
-    return [read_run(path, called(path) if times[called(path)] == 1 else str(path)) for path in found]
+    alike = [path for path in found if times[called(path)] > 1]
+    above = os.path.commonpath([path.absolute().parent for path in alike]) if alike else ""
+    return [
+        read_run(path, _text(os.path.relpath(path.absolute(), above)) if path in alike else called(path))
+        for path in found
+    ]
+
+
+def _text(name: str) -> str:
+    """A name of the file system as text."""
+    return name.encode(errors="backslashreplace").decode()
 
 
 def _robust(row: Row) -> float:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sihg.errors import InputError
+from sihg.report.contrasts import contrast_table
 from sihg.report.drawings import drawings
 from sihg.report.entries import entries
 from sihg.report.page import Drawn
@@ -41,8 +42,10 @@ def report_training(
         for svg, pdf in [save(one.draw, out / "report", one.name, ("svg", "pdf"))]
     ]
     headline, owners = entry_table(compared)
-    tables = {"table": headline, "runs": training_table(runs), "evaluations": evaluation_table(runs)}
-    text = page(called(out), compared, (headline, owners), figures, refresh)
+    differences = contrast_table(headline, owners)
+    tables = {"table": headline, "differences": differences}
+    tables |= {"runs": training_table(runs), "evaluations": evaluation_table(runs)}
+    text = page(called(out), compared, (headline, owners), differences, figures, refresh)
     return [
         *(path for figure in figures for path in (figure.svg, figure.other)),
         *(path for name, made in tables.items() if made.rows for path in _write(out / "report", name, made)),

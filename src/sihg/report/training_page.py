@@ -21,7 +21,7 @@ from sihg.report.page import (
 )
 from sihg.report.table import Column, Table
 from sihg.report.trained import TrainingRun
-from sihg.report.training_table import evaluation_table, radius, rich_reading, training_table
+from sihg.report.training_table import TEST, evaluation_table, radius, rich_reading, training_table
 
 LEARNT = ("training_accuracy", "held_out_natural", "held_out_robust", "best_natural", "best_robust", "best_epoch")
 MANY = 12  # rows of evaluations that are shown at once
@@ -42,6 +42,7 @@ def page(
     title: str,
     entries: Sequence[Entry],
     headline: tuple[Table, Sequence[Entry | None]],
+    differences: Table,
     figures: Sequence[Drawn],
     refresh: float | None,
 ) -> str:
@@ -56,11 +57,12 @@ def page(
         "<h2>Results</h2>",
         rich_table(results, "What every entry reached, and what it cost", marks, rich_reading),
         *(note(text) for text in (*result_notes(entries), *paper_notes(entries))),
+        *_differences(differences),
         *_learning(learnt, marks, entries),
         *_figures(figures),
         *_trials(entries),
         *_evaluations(entries),
-        *_differences(entries),
+        *_settings(entries),
         '<div class="columns">',
         pairs_list("Settings of all runs", compared(runs)[0] if len(runs) > 1 else {}),
         pairs_list("Environment", _environment(runs)),
@@ -91,9 +93,22 @@ def _headlines(made: Table) -> tuple[Table, Table]:
     told += ["trials"] if values["trials"] == {1} else []
     told += ["samples"] if len(values.get("samples", set()) - {None}) == 1 else []  # in a note below
     shown = [key for key in keys if key not in told]
-    if not any(key.startswith("test ") for key in keys):
+    if not any(key.startswith(TEST) for key in keys):
         return made.part(*shown), made.part()
     return made.part(*(key for key in shown if key not in LEARNT)), made.part("entry", *LEARNT)
+
+
+def _differences(made: Table) -> list[str]:
+    """How far entries are apart, folded where there are many pairs."""
+    if not made.rows:
+        return []
+    drawn = rich_table(made, "Differences of the means", [""] * len(made.rows), rich_reading)
+    about = note(
+        "Differences of the means over the trials, with 95 % intervals by Welch's t; an interval that holds 0 does not "
+        "tell which is better. Of many intervals, one in twenty misses."
+    )
+    shown = folded(f"All {len(made.rows)} of them", drawn) if len(made.rows) > MANY else drawn
+    return ["<h3>Differences</h3>", shown, about]
 
 
 def _learning(learnt: Table, marks: Sequence[str | None], entries: Sequence[Entry]) -> list[str]:
@@ -186,7 +201,7 @@ def _evaluations(entries: Sequence[Entry]) -> list[str]:
     return ["<h2>Evaluations</h2>", folded(f"All {len(made.rows)} of them", drawn) if long else drawn]
 
 
-def _differences(entries: Sequence[Entry]) -> list[str]:
+def _settings(entries: Sequence[Entry]) -> list[str]:
     """The settings in which entries differ; their seeds are those of their trials."""
     different = compared([entry.trials[0] for entry in entries])[1]
     different |= {"seed": [_seeds(entry) for entry in entries]} if len({_seeds(entry) for entry in entries}) > 1 else {}

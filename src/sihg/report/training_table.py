@@ -10,6 +10,7 @@ from sihg.report.table import Cell, Column, Spread, Table, read, spread_text
 from sihg.report.trained import TrainingRun
 
 PERCENT = "\N{NO-BREAK SPACE}%"
+TEST = "test "  # what keys of accuracies on test samples begin with
 ABOUT = ("run", "method", "data", "model", "eps")
 CORE = (*ABOUT, "epochs", "training_accuracy", "passes", "seconds")
 ORDER = ("natural", "pgd-20", "pgd-50-10", "standard")  # of the headline's attacks; then others, all, what is proven
@@ -96,7 +97,7 @@ def _of_paper(paper: Reported, keys: Sequence[str]) -> list[Cell]:
 
 
 def _last(attack: str) -> str:
-    return f"test {attack}"
+    return f"{TEST}{attack}"
 
 
 def evaluation_table(runs: Sequence[TrainingRun]) -> Table:
@@ -186,7 +187,7 @@ def _learnt(run: TrainingRun) -> list[Cell]:
 
 
 def _test_columns(name: str) -> list[Column]:
-    return [Column(f"test {name}", f"{name}{PERCENT}"), Column(f"samples {name}", f"samples of {name}")]
+    return [Column(f"{TEST}{name}", f"{name}{PERCENT}"), Column(f"samples {name}", f"samples of {name}")]
 
 
 def _samples(run: str, tested: Mapping[str, Mapping[str, Evaluation]]) -> int | None:

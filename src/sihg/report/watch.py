@@ -27,12 +27,12 @@ def follow(
         while True:
             for folder in folders:
                 now = state(folder)
-                if now != seen.get(folder):
+                if now != seen.get(folder, {}):  # as long as no run has begun, there is nothing to draw
                     seen[folder] = now
                     _report(folder, seconds, tell)
             wait(seconds)
     except KeyboardInterrupt:
-        for folder in folders:
+        for folder in seen:
             _report(folder, None, tell)
 
 
