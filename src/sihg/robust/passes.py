@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from sihg.errors import InputError, NotFiniteError, UnknownNameError
+from sihg.robust.allocator import keep_freed_memory
 from sihg.robust.ball import Feasible
 from sihg.robust.first_layer import quick_input_gradients
 
@@ -82,6 +83,7 @@ def inner_mode(model: nn.Module, statistics: str) -> Iterator[None]:
     """An ascent: batch normalisation takes the batch's statistics or the running ones, weights get no gradient."""
     if statistics not in STATISTICS:
         raise UnknownNameError("statistics", statistics, list(STATISTICS))
+    keep_freed_memory()
     with STATISTICS[statistics](model), quick_input_gradients(model):
         yield
 
@@ -100,14 +102,6 @@ def frozen_statistics(model: nn.Module) -> Iterator[None]:
         for module, mean, var in kept:
             module.track_running_stats = True
             module.running_mean, module.running_var = mean, var
-
-
-def keep_freed_memory() -> None:
-    """Let the C library keep what passes free: asking the system again, page by page, took a tenth of their time.
-
-    glibc gives back what exceeds twice the largest block that it has seen freed, up to this one.
-    """
-    torch.empty(2**25 - 2**16, dtype=torch.uint8, device="cpu")
 
 
 @contextmanager

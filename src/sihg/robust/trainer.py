@@ -16,6 +16,7 @@ from torch import nn
 
 from sihg.core.draw import generator
 from sihg.errors import InputError, NotFiniteError
+from sihg.robust.allocator import keep_freed_memory
 from sihg.robust.attacks.certified import Certified
 from sihg.robust.attacks.names import plan
 from sihg.robust.ball import Ball
@@ -158,6 +159,7 @@ class Trainer:
     def run(self) -> Trained:
         """Train to the last epoch; Ctrl-C or a request to end writes a checkpoint and stops."""
         self._written = time.monotonic()
+        keep_freed_memory()
         with torch.random.fork_rng(), stop_on_interrupt() as asked:
             if self.progress == Progress():
                 self._checkpoint()

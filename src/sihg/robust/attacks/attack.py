@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sihg.core.draw import generator
 from sihg.errors import InputError, NotFiniteError
 from sihg.robust.ball import Ball, Bounds, Feasible
-from sihg.robust.passes import Loss, inner_mode, keep_freed_memory
+from sihg.robust.passes import Loss, inner_mode
 
 DRAWN = 64  # rows whose draws come from one generator, so that draws do not depend on what is attacked at once
 SLACK = 1e-5  # of eps: what rounding may add to a distance
@@ -164,7 +164,6 @@ class Attack(ABC):
         check_batch(x, y, numbers)
         x, y, numbers = x.detach(), y.long(), numbers.to(x.device)
         size, found = rows_at_once(x.shape[1:]), []
-        keep_freed_memory()
         with self.mode(model):
             for done in range(0, max(len(x), 1), size):
                 part = slice(done, done + size)
