@@ -3,8 +3,10 @@
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from scipy.stats import ttest_ind
 
 from sihg.cli.main import main
 from sihg.report.training import report_training
@@ -72,7 +74,8 @@ def test_runs_of_one_name_are_told_apart(
     runs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = write_run(tmp_path / "more" / "a", seed=1)
-    assert run("compare", runs[0], other, runs[0], "--json") == 0
+    again = runs[0] / ".." / "a"  # the same in other words
+    assert run("compare", runs[0], other, again, "--json") == 0
     said = json.loads(capsys.readouterr().out)
     assert [(one["run"], one["settings"]) for one in said["runs"]] == [
         ("runs/a", {"seed": 0}),
@@ -81,17 +84,33 @@ def test_runs_of_one_name_are_told_apart(
 
 
 def test_seeds_are_averaged_and_entries_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for method in ("msi-hg", "pgd"):
+    for method, value in (("msi-hg", 0.25), ("pgd", 0.5)):
         for seed in range(2):
-            write_evaluation(write_run(tmp_path / f"{method}-s{seed}", method=method, seed=seed))
+            attack: dict[str, Any] = {"attack": "pgd-20", "accuracy": value + 0.25 * seed, "low": 0.0, "high": 1.0}
+            attack |= {"samples": 9, "passes_per_sample": 1.0, "seconds": 1.0}
+            write_evaluation(write_run(tmp_path / f"{method}-s{seed}", method=method, seed=seed), attacks=[attack])
+    assert run("compare", tmp_path) == 0
+    out = capsys.readouterr().out.replace("\N{NO-BREAK SPACE}", " ")
+    assert line(out, "msi-hg") == ["msi-hg", "2", "37.50 ± 17.68", "18", "3.75"]
+    low, high = ttest_ind([0.5, 0.75], [0.25, 0.5], equal_var=False).confidence_interval(0.95)
+    interval = ["25.00", f"{100 * low:.2f}", f"{100 * high:.2f}"]
+    last = [cell.strip() for cell in out.splitlines()[-2].strip("│").split("│")]
+    assert last == ["pgd", "msi-hg", "pgd-20", *interval]
+    assert run("compare", tmp_path, "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    means = [(one["entry"], one["test pgd-20"], one["test pgd-20_n"]) for one in said["means"]]
+    assert means == [("msi-hg", 0.375, 2), ("pgd", 0.625, 2)]
+    bounds = {"low": pytest.approx(low), "high": pytest.approx(high)}
+    assert said["differences"] == [{"entry": "pgd", "less": "msi-hg", "attack": "pgd-20", "difference": 0.25, **bounds}]
+
+
+def test_seeds_of_one_entry_are_averaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for seed in range(2):
+        write_evaluation(write_run(tmp_path / f"m-s{seed}", seed=seed))
     assert run("compare", tmp_path) == 0
     out = capsys.readouterr().out
-    assert line(out.replace("\N{NO-BREAK SPACE}", " "), "msi-hg")[:4] == ["msi-hg", "2", "96.88 ± 0.00", "43.75 ± 0.00"]
-    assert [one.split("│")[1:5] for one in out.splitlines() if one.startswith("│ pgd ") and " msi-hg " in one]
-    assert run("compare", tmp_path, "--json") == 0
-    first, second = json.loads(capsys.readouterr().out)["differences"]
-    assert first == {"entry": "pgd", "less": "msi-hg", "attack": "natural", "difference": 0.0, "low": 0.0, "high": 0.0}
-    assert second["attack"] == "pgd-20"
+    assert "mean ± deviation over the seeds" in out
+    assert "differences" not in out
 
 
 def test_sizes_that_differ_are_shown(runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,7 +133,7 @@ def test_what_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 def test_the_longer_way_is_down(runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     more = [write_run(runs[0].parent / f"c-s{seed}", seed=seed) for seed in (1, 2)]
     assert run("compare", runs[0], *more) == 0  # three runs, one setting
-    out = capsys.readouterr().out.partition("settings that differ")[2]
+    out = capsys.readouterr().out.partition("settings that differ")[2].partition("mean ±")[0]
     assert "┃ run  ┃ seed ┃" in out
     assert [line(out, name) for name in ("a", "c-s1", "c-s2")] == [["a", "0"], ["c-s1", "1"], ["c-s2", "2"]]
     assert run("compare", runs[0], runs[0]) == 0
@@ -124,7 +143,7 @@ def test_the_longer_way_is_down(runs: tuple[Path, Path], capsys: pytest.CaptureF
 def test_seeds_of_one_setting_stand_together(runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     more = [write_run(runs[0].parent / f"c-s{seed}", seed=seed, tau=0.5) for seed in (1, 2)]
     assert run("compare", runs[0], *more) == 0
-    out = capsys.readouterr().out.partition("settings that differ")[2]
+    out = capsys.readouterr().out.partition("settings that differ")[2].partition("mean ±")[0]
     assert "seed" not in out
     assert [line(out, name) for name in ("a", "c-s1 and 1 more")] == [["a", "-"], ["c-s1 and 1 more", "0.5"]]
 

@@ -133,6 +133,7 @@ def test_the_table_and_the_json_by_hand(done: Path, here: list[str], capsys: pyt
     assert "digits, linf eps 0.25, 60 test samples" in captured.out
     assert f"report: {done / 'index.html'}" in captured.err
     assert "--attacks standard" in captured.err
+    assert "--attacks pgd-20 --curve 0:0.5:9\n" in captured.err
     (record,) = (done / "pgd-s0").glob("evaluation/*.json")
     shutil.copy(record, record.with_name("last_test_standard.json"))
     assert run("reproduce", "digits", *TINY, "--out", done) == 0

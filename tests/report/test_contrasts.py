@@ -37,10 +37,8 @@ def test_the_interval_is_scipys(sizes: tuple[int, int]) -> None:
     assert ours == pytest.approx((one.mean() - other.mean(), theirs.low, theirs.high), rel=1e-12)
 
 
-def test_trials_that_agree_leave_no_doubt_and_single_ones_no_interval() -> None:
-    same, apart, single = Spread(0.5, 0.0, 2), Spread(0.25, 0.0, 3), Spread(0.5, None, 1)
-    assert welch(same, apart) == (0.25, 0.25, 0.25)
-    assert welch(same, single) is welch(single, same) is None
+def test_trials_that_agree_leave_no_doubt() -> None:
+    assert welch(Spread(0.5, 0.0, 2), Spread(0.25, 0.0, 3)) == (0.25, 0.25, 0.25)
     known = spread([0.25, 0.75, None])
     assert known is not None
     assert known.n == 2  # what has no number is no trial
@@ -55,6 +53,15 @@ def test_the_later_entry_less_the_earlier(tmp_path: Path) -> None:
     assert row[4:] == pytest.approx([theirs.low, theirs.high])
 
 
+def test_entries_of_another_ball_are_not_compared(tmp_path: Path) -> None:
+    for i, eps in enumerate((0.25, 0.1)):
+        for seed in range(2):
+            write_evaluation(write_run(tmp_path / f"m{i}-s{seed}", eps=eps, seed=seed), eps=eps)
+    assert len(entries(read_runs([tmp_path]))) == 2
+    assert found(tmp_path).rows == []
+
+
 def test_many_entries_are_compared_with_the_first_alone(tmp_path: Path) -> None:
-    write(tmp_path, {f"m{i}": [0.1 * i, 0.1 * i + 0.05] for i in range(FEW + 1)})
+    single = {"a": [0.5]}  # not the first of those that have deviations
+    write(tmp_path, single | {f"m{i}": [0.1 * i, 0.1 * i + 0.05] for i in range(FEW + 1)})
     assert [row[:2] for row in found(tmp_path).rows] == [[f"m{i}", "m0"] for i in range(1, FEW + 1)]

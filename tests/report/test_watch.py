@@ -81,6 +81,21 @@ def test_runs_that_have_not_begun_are_waited_for(tmp_path: Path) -> None:
     assert (there, told) == ([False, False, True], [])
 
 
+def test_a_damaged_grid_is_told_of(tmp_path: Path) -> None:
+    write_run(tmp_path / "m")
+    (tmp_path / "grid.toml").write_text("methods = ")
+    told: list[str] = []
+    waits = iter([False, True])
+
+    def wait(_: float) -> None:
+        if next(waits):
+            raise KeyboardInterrupt
+
+    follow([tmp_path], 2, told.append, wait)
+    assert len(told) == 2  # once, and when it ends
+    assert "grid.toml" in told[0]
+
+
 def test_a_folder_that_never_had_a_run_gets_no_page(tmp_path: Path) -> None:
     def wait(_: float) -> None:
         raise KeyboardInterrupt

@@ -1,6 +1,7 @@
 """Freed memory is taken again without asking the system for its pages."""
 
 import os
+import platform
 import subprocess
 import sys
 
@@ -32,7 +33,7 @@ def faults(first: str, **environment: str) -> int:
     return int(done.stdout)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="it is glibc that is told")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc that is told")
 def test_an_ascent_makes_pages_stay_unless_the_user_has_chosen() -> None:
     without, asked, within = faults(""), faults(KEEP), faults(ASCENT)
     assert max(asked, within) < without / 4

@@ -33,9 +33,10 @@ def add_parser(commands: Any) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "compare",
-        help="put runs side by side: settings that differ, figures while training, evaluations",
+        help="put runs side by side: settings that differ, evaluations, means over seeds and their differences",
         description="Put training runs side by side: the settings in which they differ, the last and the best "
-        "figures while training, the evaluations; with --out, a page too.",
+        "figures while training, the evaluations; of runs that differ in their seed alone the means, and how far these "
+        "are apart, with 95 %% intervals by Welch's t; with --out, a page too.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -49,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
     """Read, print, and draw if asked to."""
     from sihg.report.contrasts import contrast_table
     from sihg.report.entries import entries
+    from sihg.report.table import flat
     from sihg.report.trained import read_runs
     from sihg.report.training_page import compared
     from sihg.report.training_table import entry_table, results
@@ -56,17 +58,20 @@ def run(args: argparse.Namespace) -> int:
     runs = read_runs(args.runs)
     means, owners = entry_table(entries(runs))
     differences = contrast_table(means, owners)
+    several = any(owner and len(owner.trials) > 1 for owner in owners)
     differing = sorted(compared(runs)[1], key=lambda name: name != "method.name")
     tested = results(runs)
     rows = [_row(one, differing, tested) for one in runs]
     page = _page(args.runs, args.out) if args.out else None
     if args.json:
-        pairs = [dict(zip([c.key for c in differences.columns], row, strict=True)) for row in differences.rows]
-        print(json.dumps({"runs": rows, "differences": pairs, "report": page}, indent=1, allow_nan=False))
+        over_seeds = {"means": _dicts(flat(means)) if several else [], "differences": _dicts(differences)}
+        print(json.dumps({"runs": rows, **over_seeds, "report": page}, indent=1, allow_nan=False))
     else:
         print(_tables(rows, differing, tested))
+        if several:
+            print(_means(means))
         if differences.rows:
-            print(_means(means), _differences(differences), sep="\n")
+            print(_differences(differences))
     if page:
         print(f"report: {page}", file=sys.stderr)
     elif untested := [str(one.folder.path) for one in runs if not any(one.name in tests for tests in tested.values())]:
@@ -122,6 +127,11 @@ def _tables(rows: list[dict[str, Any]], differing: list[str], tested: "Tested") 
     if not differing:
         return f"{shown}\nno setting differs" if len(rows) > 1 else shown
     return f"{shown}\n{_settings(rows, differing)}"
+
+
+def _dicts(made: "Table") -> list[dict[str, Any]]:
+    """The rows for JSON."""
+    return [dict(zip([column.key for column in made.columns], row, strict=True)) for row in made.rows]
 
 
 def _means(means: "Table") -> str:

@@ -17,7 +17,8 @@ EPILOG = """examples:
   sihg report runs --watch
 
 The page is DIR/index.html, one file that needs nothing else. Of training runs, DIR/report has its tables as CSV,
-Markdown and LaTeX (table: by entry, runs: by run, evaluations: by attack) and its figures as SVG and PDF.
+Markdown and LaTeX (table: by entry, differences: by pair of entries, runs: by run, evaluations: by attack) and its
+figures as SVG and PDF.
 """
 
 

@@ -239,8 +239,8 @@ def _show(args: argparse.Namespace, grid: "Grid", ended: "dict[str, Ended]", *, 
     runs = f"{shlex.quote(str(grid.folder))}/*-s0"
     if "standard" not in grid.attacks and not list(grid.folder.glob("*/evaluation/*standard*.json")):
         print(f"next: sihg evaluate {runs} --attacks standard", file=sys.stderr)
-    if not list(grid.folder.glob("*/evaluation/*_curve-*.json")):
-        most = 2 * max(one.eps for one in grid.settings.values())
+    most = 2 * max(one.eps for one in grid.settings.values())
+    if most and not list(grid.folder.glob("*/evaluation/*_curve-*.json")):
         print(f"accuracy against eps: sihg evaluate {runs} --attacks pgd-20 --curve 0:{most:g}:9", file=sys.stderr)
     return 1 if wrong else 0
 

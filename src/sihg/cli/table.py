@@ -20,7 +20,7 @@ def drawn(about: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) ->
     needed = sum(column.width or 0 for column in table.columns) + AROUND * len(headings) + 1
     console = Console(width=max(room, needed), emoji=False)
     with console.capture() as capture:
-        console.print(about, highlight=False, markup=False)
+        console.print(about, highlight=False, markup=False, soft_wrap=True)
         console.print(table, markup=False)
     return capture.get().rstrip()
 

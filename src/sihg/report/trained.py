@@ -104,19 +104,29 @@ def read_run(path: Path, name: str = "") -> TrainingRun:
 
 def read_runs(folders: Sequence[Path]) -> list[TrainingRun]:
     """All runs in the folders; those of the same name are called by their paths, from where these part."""
-    found: dict[Path, None] = {}
+    found: dict[Path, Path] = {}  # a run that is named in two ways is one
     for folder in folders:
         inside = run_folders(folder)
         if not inside and folder.is_dir():
             raise InputError(f"{folder} has no config.toml, nor has a folder in it: give what `sihg train --out` made")
-        found |= dict.fromkeys(inside or [folder])  # what is no folder is refused when it is read
+        found |= {_whole(path): path for path in inside or [folder]}  # what is no folder is refused when it is read
     times = Counter(called(path) for path in found)
     alike = [path for path in found if times[called(path)] > 1]
-    above = os.path.commonpath([path.absolute().parent for path in alike]) if alike else ""
-    return [
-        read_run(path, _text(os.path.relpath(path.absolute(), above)) if path in alike else called(path))
-        for path in found
-    ]
+    above = _above(alike)
+    names = {path: _text(str(path.relative_to(above) if above else path)) for path in alike}
+    return [read_run(path, names.get(whole, called(whole))) for whole, path in found.items()]
+
+
+def _whole(path: Path) -> Path:
+    return Path(os.path.normpath(path.absolute()))
+
+
+def _above(paths: Sequence[Path]) -> Path | None:
+    """The folder in which the paths part; None where they have none in common."""
+    try:
+        return Path(os.path.commonpath([path.parent for path in paths]))
+    except ValueError:  # there are none, or they lie on several drives
+        return None
 
 
 def _text(name: str) -> str:

@@ -1,13 +1,13 @@
 """A report that follows runs while they train."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from sihg.errors import InputError
 from sihg.report.trained import run_folders
 from sihg.report.training import report_training
-from sihg.runs.folder import RunFolder
+from sihg.runs.folder import GRID, RunFolder
 
 State = dict[Path, tuple[int, int]]
 
@@ -39,15 +39,24 @@ def follow(
 def state(folder: Path) -> State:
     """When the files that a report reads were last written, and their sizes."""
     found: State = {}
-    for run in (RunFolder(path) for path in run_folders(folder)):
-        files = [run.config, run.metrics, run.log, run.memory_table, run.environment, run.gallery]
-        for path in (*files, *run.evaluation.glob("*.json")):
-            try:
-                about = path.stat()
-            except FileNotFoundError:
-                continue
-            found[path] = (about.st_mtime_ns, about.st_size)
+    for path in _read(folder):
+        try:
+            about = path.stat()
+        except FileNotFoundError:
+            continue
+        found[path] = (about.st_mtime_ns, about.st_size)
     return found
+
+
+def _read(folder: Path) -> Iterator[Path]:
+    try:
+        runs = run_folders(folder)
+    except InputError:
+        yield folder / GRID  # the report says what is wrong with it
+        return
+    for run in map(RunFolder, runs):
+        yield from (run.config, run.metrics, run.log, run.memory_table, run.environment, run.gallery)
+        yield from run.evaluation.glob("*.json")
 
 
 def _report(folder: Path, refresh: float | None, tell: Callable[[str], object]) -> None:

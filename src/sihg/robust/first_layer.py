@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import conv2d
 
 
@@ -70,7 +69,6 @@ class _Product(torch.autograd.Function):
         ctx.size, ctx.stride, ctx.padding = x.shape[2:], stride, padding
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (g,), (weight,) = grads, ctx.saved_tensors
         (n, _, rows, columns), (height, width) = g.shape, ctx.size

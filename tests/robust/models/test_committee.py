@@ -4,6 +4,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from sihg.robust.models import Committee, Threshold, build, split
+from sihg.robust.passes import gradient
 
 
 def lines(count: int, seed: int = 0) -> Committee:
@@ -31,6 +32,13 @@ def test_a_member_learns_from_its_own_rows_as_if_it_were_alone() -> None:
         assert isinstance(member, nn.Linear)
         gradient = torch.autograd.grad(cross_entropy(member(rows), labels), member.weight)[0]
         torch.testing.assert_close(member.weight.grad, gradient / 2)
+
+
+def test_an_ascent_in_training_mode_is_against_the_member_that_learns() -> None:
+    committee, x, y = lines(2).train(), torch.rand(6, 5, dtype=torch.float64), torch.arange(6) % 3
+    together = gradient(committee, x, y)
+    parts = zip(committee.members, x.split(3), y.split(3), strict=True)
+    torch.testing.assert_close(together, torch.cat([gradient(*part) for part in parts]))
 
 
 def test_the_pair_is_two_unlike_small_cnns_behind_one_threshold() -> None:

@@ -8,8 +8,9 @@ class Committee(nn.Module):
     """The mean of its members' logits; while training, each row of a batch is shown to one member only.
 
     So members that start apart stay apart, and an epoch costs what it costs one of them. A batch is cut into as many
-    stretches as there are members, the same for ascent and descent: the perturbation of a row is made for the member
-    that learns from it, and the samples being shuffled, every member sees all of them in time.
+    stretches as there are members, and the samples being shuffled, every member sees all of them in time. An ascent in
+    training mode (`statistics = "batch"`) makes the perturbation of a row for the member that learns from it, one in
+    evaluation mode (DAT, TRADES, `statistics = "running"`) for all of them together.
     """
 
     def __init__(self, *members: nn.Module) -> None:

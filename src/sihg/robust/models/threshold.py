@@ -3,7 +3,6 @@
 import math
 
 from torch import Tensor, nn
-from torch.nn.functional import hardtanh
 
 from sihg.errors import InputError
 
@@ -28,7 +27,7 @@ class Threshold(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Threshold every entry."""
         z = (x - self.low) / (self.high - self.low)
-        return hardtanh(z, 0, 1).lerp(z, LEAK)  # a clamp whose pass back is one kernel
+        return z.clamp(0, 1).lerp(z, LEAK)
 
     def extra_repr(self) -> str:
         """The two ends, where the layer is printed."""
