@@ -99,16 +99,15 @@ def _headlines(made: Table) -> tuple[Table, Table]:
 
 
 def _differences(made: Table) -> list[str]:
-    """How far entries are apart, folded where there are many pairs."""
+    """How far entries are apart, for those who ask."""
     if not made.rows:
         return []
     drawn = rich_table(made, "Differences of the means", [""] * len(made.rows), rich_reading)
     about = note(
-        "Differences of the means over the trials, with 95 % intervals by Welch's t; an interval that holds 0 does not "
-        "tell which is better. Of many intervals, one in twenty misses."
+        "Over the trials, with 95 % intervals by Welch's t; an interval that holds 0 does not tell which is better. Of "
+        "many intervals, one in twenty misses."
     )
-    shown = folded(f"All {len(made.rows)} of them", drawn) if len(made.rows) > MANY else drawn
-    return ["<h3>Differences</h3>", shown, about]
+    return [folded("Differences of the means", drawn + about)]
 
 
 def _learning(learnt: Table, marks: Sequence[str | None], entries: Sequence[Entry]) -> list[str]:
