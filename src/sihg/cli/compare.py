@@ -36,7 +36,7 @@ def add_parser(commands: Any) -> None:
         help="put runs side by side: settings that differ, evaluations, means over seeds and their differences",
         description="Put training runs side by side: the settings in which they differ, the last and the best "
         "figures while training, the evaluations; of runs that differ in their seed alone the means, and how far these "
-        "are apart, with 95 %% intervals by Welch's t; with --out, a page too.",
+        "are apart, with 95 % intervals by Welch's t; with --out, a page too.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

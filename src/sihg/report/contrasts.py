@@ -8,6 +8,7 @@ from typing import Any
 from scipy.special import stdtrit
 
 from sihg.report.entries import Entry
+from sihg.report.evaluated import ALL
 from sihg.report.table import Cell, Column, Spread, Table
 from sihg.report.training_table import PERCENT, TEST
 
@@ -33,7 +34,7 @@ def contrast_table(headline: Table, owners: Sequence[Entry | None]) -> Table:
     ]
     rows: list[list[Cell]] = []
     for i, column in enumerate(headline.columns):
-        if column.key.startswith(TEST):
+        if column.key.startswith(TEST) and column.key != f"{TEST}{ALL}":  # close to the strongest attack
             known = [(owner, cell) for owner, cell in _cells(headline, owners, i) if cell.deviation is not None]
             for (one, ours), (other, theirs) in combinations(known, 2) if len(known) <= FEW else _with_first(known):
                 if _threat(one) == _threat(other):
