@@ -109,3 +109,10 @@ def test_an_average_that_looks_back_further_than_the_run(ema: float, is_short: b
     )
     words += f"{ema:g} looks back {back} steps, and the run had {steps}: lower ema, or train longer"
     assert said == ([words] if is_short else [])
+
+
+@pytest.mark.parametrize(("ramp", "is_long"), [(3, True), (2, True), (1.5, False), (0, False)])
+def test_a_run_that_ends_before_its_ball_has_grown(ramp: float, is_long: bool) -> None:
+    said = trainer(settings(method="pgd", steps=1, ramp=ramp, epochs=2, validation=0, eps=0.25)).run().warnings
+    words = f"the ball grows over ramp = {ramp:g} epochs and the run had 2, so it never trained at eps = 0.25: "
+    assert [text for text in said if "ramp =" in text] == [words + "shorten the ramp, or train longer"] * is_long

@@ -32,7 +32,7 @@ from sihg.robust.optimizers import CALMER, TrainingOptimizer, build_optimizer
 from sihg.robust.progress import Progress, Tally
 from sihg.robust.schedules import build as build_schedule
 from sihg.robust.settings import SECTIONS, Settings
-from sihg.robust.watch import Watch, short_average
+from sihg.robust.watch import Watch, long_ramp, short_average
 from sihg.robust.weights import load_weights
 from sihg.runs.checkpoint import Checkpoint, newest_checkpoint, write_checkpoint
 from sihg.runs.folder import RunFolder
@@ -235,6 +235,8 @@ class Trainer:
         warnings = here.watch.look(seen, here.tally.constant / here.tally.samples)
         if last and self.optimizer.average is not None:
             warnings += short_average(settings.ema, int(self.optimizer.average.n_averaged))
+        if last:
+            warnings += long_ramp(float(settings.method.get("ramp", 0)), settings.epochs, settings.eps)
         self._record(row, warnings)
         here.epoch, here.number, here.tally = here.epoch + 1, 0, Tally()
         if row["robust"] is not None and (here.best is None or _merit(row) > _merit(here.best)):

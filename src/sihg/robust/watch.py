@@ -62,3 +62,13 @@ def short_average(ema: float, steps: int) -> list[str]:
         f"{share:.0%} of the averaged weights, which are evaluated, are those of the first step: ema = {ema:g} looks "
         f"back {1 / (1 - ema):.0f} steps, and the run had {steps}: lower ema, or train longer"
     ]
+
+
+def long_ramp(ramp: float, epochs: int, eps: float) -> list[str]:
+    """The warning of a run that ends before its ball has grown."""
+    if ramp < epochs:
+        return []
+    return [
+        f"the ball grows over ramp = {ramp:g} epochs and the run had {epochs}, so it never trained at eps = {eps:g}: "
+        "shorten the ramp, or train longer"
+    ]
