@@ -13,11 +13,10 @@
 The last two make SHORT steps. Trained models are kept in `--out`, and trained again when their recipe changes.
 """
 
-import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from unittest.mock import patch
 
 import torch
 from safetensors import safe_open
@@ -27,10 +26,10 @@ from torch.nn.functional import interpolate
 from torch.optim import SGD
 
 from benchmarks import mnist
-from benchmarks.peers import PEERS, Attack, Case, fastest, versions
-from benchmarks.peers import ours as attack
-from benchmarks.timing import NotRun, Ratio, Report, Row, Timed, Value, interleaved
-from sihg.robust.attacks import attack as base
+from benchmarks.apart import Apart
+from benchmarks.peers import PEERS, Case, fastest, ours, timed, versions
+from benchmarks.timing import NotRun, Once, Ratio, Report, Row, Timed, Value, interleaved
+from sihg.robust.attacks.attack import rows_at_once
 from sihg.robust.data import load
 from sihg.robust.data.batches import batches
 from sihg.robust.methods import PGDAT
@@ -78,30 +77,30 @@ def run(repetitions: int, out: Path | None) -> Report:
     tables: dict[str, list[Row]] = {}
     measured: dict[str, Value] = {}
     held = []
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # rai-toolbox's
+    with Apart() as apart:
         for recipe in RECIPES:
             for n in recipe.attacked:
                 case = robust(recipe, n, out)
-                timed = side_by_side(case, repetitions, SECONDS)
-                whole, best = ratios(timed)
-                tables[case.name] = rows(case, timed)
+                times = side_by_side(apart, case, repetitions, SECONDS)
+                whole, best = ratios(times)
+                tables[case.name] = rows(case, times)
                 measured |= {f"{case.name}, {name} over ours": ratio for name, ratio in whole.items()}
                 if n == recipe.attacked[0]:
                     held += [ratio.median >= LEAST[name] for name, ratio in whole.items()]
-                    tables[f"for information: {case.name}, our chunks"] = chunk_rows(case, repetitions)
+                    tables[f"for information: {case.name}, our chunks"] = chunk_rows(apart, case, repetitions)
                 if n == LARGE:
                     measured[f"{case.name}, the fastest peer over ours"] = min(whole.values())
                     measured[f"{case.name}, the fastest peer in its best batches over ours"] = min(best.values())
                     held += [min(whole.values()).median >= FASTEST, min(best.values()).median >= FASTEST_AT_BEST]
         even = unbroken(robust(RECIPES[0], LARGE, out))
-        tables[f"for information: {even.name}"] = even_rows(even, repetitions)
+        tables[f"for information: {even.name}"] = even_rows(apart, even, repetitions)
         try:
             case = of_mnist(out)
         except NotRun as why:
             measured["for information: MNIST"] = f"not run: {why}"
         else:
-            tables[f"for information: {case.name}"] = rows(case, side_by_side(case, repetitions, SECONDS_MORE))
+            times = side_by_side(apart, case, repetitions, SECONDS_MORE)
+            tables[f"for information: {case.name}"] = rows(case, times)
     return Report(
         "on robust models torchattacks and rai-toolbox take at least the time of our PGD-20, foolbox and ART at least "
         f"1.5 times its time (one batch, one thread); with {LARGE} samples the fastest of them takes at least "
@@ -161,43 +160,39 @@ def unbroken(case: Case) -> Case:
     return replace(case, name=name, y=y, eps=TINY, steps=SHORT)
 
 
-def side_by_side(case: Case, repetitions: int, seconds: float) -> dict[str, Timed]:
+def side_by_side(apart: Apart, case: Case, repetitions: int, seconds: float) -> dict[str, Timed]:
     """Time ours, and peers with all samples as one batch; where these are LARGE many, also in their best batches."""
     n = len(case.x)
-    sizes = {name: fastest(name, case) if n >= LARGE else n for name in PEERS}
-
-    def calls(case: Case) -> dict[str, Attack]:
-        whole = {name: make(case, n) for name, make in PEERS.items()}
-        best = {f"{name}{BEST}{size}": PEERS[name](case, size) for name, size in sizes.items() if size != n}
-        return {"ours": partial(ours, case), **whole, **best}
-
-    for call in calls(replace(case, steps=1)).values():  # warms up: a run of T steps takes seconds
-        call()
-    return interleaved(calls(case), repetitions, seconds, warmed=True)
+    sizes = {name: apart(name, fastest, name, case) if n >= LARGE else n for name in PEERS}
+    calls: dict[str, Callable[[], Once]] = {name: partial(apart, name, timed, name, case) for name in ("ours", *PEERS)}
+    for name, size in sizes.items():
+        if size != n:
+            calls[f"{name}{BEST}{size}"] = partial(apart, name, timed, name, case, size)
+    return interleaved(calls, repetitions, seconds, warmed=True)
 
 
-def ratios(timed: dict[str, Timed]) -> tuple[dict[str, Ratio], dict[str, Ratio]]:
+def ratios(found: dict[str, Timed]) -> tuple[dict[str, Ratio], dict[str, Ratio]]:
     """Each peer's time over ours: with all samples as one batch, and the least of that and in its best batches."""
-    over = {name: times.over(timed["ours"])[0] for name, times in timed.items()}
+    over = {name: times.over(found["ours"])[0] for name, times in found.items()}
     best = {name: min(over[other] for other in over if other.split(BEST)[0] == name) for name in PEERS}
     return {name: over[name] for name in PEERS}, best
 
 
-def even_rows(case: Case, repetitions: int) -> list[Row]:
+def even_rows(apart: Apart, case: Case, repetitions: int) -> list[Row]:
     """The table of the case in which nothing breaks."""
-    timed = side_by_side(case, repetitions, SECONDS_MORE)
-    broken = [name for name, times in timed.items() if bool(times.value.any())]
+    found = side_by_side(apart, case, repetitions, SECONDS_MORE)
+    broken = [name for name, times in found.items() if bool(times.value.any())]
     assert not broken, f"samples break at eps {case.eps}: by {', '.join(broken)}"
-    return rows(case, timed)
+    return rows(case, found)
 
 
-def chunk_rows(case: Case, repetitions: int) -> list[Row]:
+def chunk_rows(apart: Apart, case: Case, repetitions: int) -> list[Row]:
     """What the size of our chunks costs."""
-    short, used = replace(case, steps=SHORT), min(base.rows_at_once(case.x.shape[1:]), len(case.x))
+    short, used = replace(case, steps=SHORT), min(rows_at_once(case.x.shape[1:]), len(case.x))
     sizes = sorted({used, *(size for size in CHUNKS if size <= len(case.x))})
-    calls = {str(size): partial(ours, short, size) for size in sizes}
-    timed = interleaved(calls, repetitions, SECONDS_MORE, warmed=True)
-    chosen = timed[str(used)]
+    calls = {str(size): partial(apart, "ours", timed, "ours", short, size) for size in sizes}
+    found = interleaved(calls, repetitions, SECONDS_MORE, warmed=True)
+    chosen = found[str(used)]
     return [
         {
             "chunk": size,
@@ -206,30 +201,23 @@ def chunk_rows(case: Case, repetitions: int) -> list[Row]:
             f"CPU over {used}": times.over(chosen)[1],
             "repetitions": len(times.wall),
         }
-        for size, times in timed.items()
+        for size, times in found.items()
     ]
 
 
-def rows(case: Case, timed: dict[str, Timed]) -> list[Row]:
+def rows(case: Case, found: dict[str, Timed]) -> list[Row]:
     """The rows of the attacks that were timed side by side."""
-    passes = attack(case).run(case.model, case.x, case.y, SEED).passes
+    passes = ours(case).run(case.model, case.x, case.y, SEED).passes
     share = {"ours": passes / (case.steps * len(case.x))}
     return [
         {
             "attack": name,
             "ms": times.milliseconds(1),
-            "over ours": times.over(timed["ours"])[0],
-            "CPU over ours": times.over(timed["ours"])[1],
+            "over ours": times.over(found["ours"])[0],
+            "CPU over ours": times.over(found["ours"])[1],
             "share of passes": share.get(name, 1.0),
             "accuracy left, %": 100 * (1 - float(times.value.float().mean())),
             "repetitions": len(times.wall),
         }
-        for name, times in timed.items()
+        for name, times in found.items()
     ]
-
-
-def ours(case: Case, chunk: int | None = None) -> Tensor:
-    """Which samples ours breaks, in chunks of its own choice or in others."""
-    rows = chunk or base.rows_at_once(case.x.shape[1:])
-    with patch.object(base, "rows_at_once", lambda _shape: rows):
-        return attack(case).run(case.model, case.x, case.y, SEED).broken

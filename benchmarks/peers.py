@@ -1,26 +1,29 @@
 """PGD by us and by torchattacks, rai-toolbox, foolbox and ART: one case, and everybody's way to attack it.
 
-Everybody gets the same model object, samples and steps, starts at random, and works until it is known which samples
-some run breaks: torchattacks, rai-toolbox and ART, which do not tell, get one forward pass for it. rai-toolbox is
-spared the pixel box, which it does not have: its points are brought into it before they are judged.
+Everybody gets the same model, samples and steps, works in a process of its own (`apart.py` says why), starts at random,
+and goes on until it is known which samples some run breaks: torchattacks, rai-toolbox and ART, which do not tell, get
+one forward pass for it. rai-toolbox is spared the pixel box, which it does not have: its points are brought into it
+before they are judged.
 
 Several runs are made in each peer's own way: by torchattacks' MultiAttack, which goes on with what holds, foolbox's
 `repeat` and ART's `num_random_init`, which attack all samples in each. rai-toolbox has no such way and is told to.
 """
 
-import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.timing import BATCHES, Value
+from benchmarks.timing import BATCHES, Once, Value, once
 from sihg.robust.attacks import PGD
+from sihg.robust.attacks import attack as base
 
 art_attacks: Any = import_module("art.attacks.evasion")  # these have no types
 art_classification: Any = import_module("art.estimators.classification")
@@ -29,6 +32,9 @@ rai_optim: Any = import_module("rai_toolbox.optim")
 rai_perturbations: Any = import_module("rai_toolbox.perturbations")
 torchattacks: Any = import_module("torchattacks")
 
+warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # rai-toolbox's
+
+SEED = 0  # of our starts
 PROBE = 2  # steps by which a peer's best batch is found
 
 Attack = Callable[[], Tensor]  # gives which samples are broken
@@ -59,20 +65,24 @@ def versions() -> dict[str, Value]:
     }
 
 
-def ours(case: Case) -> PGD:
-    """Our attack."""
-    return PGD(eps=case.eps, steps=case.steps, restarts=case.runs)
+def attack(name: str, case: Case, size: int | None = None) -> Attack:
+    """Ours or a peer's, with so many samples at once; where nothing is said ours chooses, and a peer gets them all."""
+    return of_ours(case, size) if name == "ours" else PEERS[name](case, size or len(case.x))
+
+
+def timed(name: str, case: Case, size: int | None = None) -> Once:
+    """Warm the attack up by one step, then run and time it: which samples it breaks."""
+    attack(name, replace(case, steps=1, runs=1), size)()
+    return once(attack(name, case, size))
 
 
 def fastest(name: str, case: Case) -> int:
     """The batch with which a peer is fastest, by the second of two runs of few steps each."""
     seconds = {}
     for size in sorted({min(size, len(case.x)) for size in BATCHES}):
-        call = PEERS[name](replace(case, steps=PROBE, runs=1), size)
+        call = attack(name, replace(case, steps=PROBE, runs=1), size)
         call()
-        begin = time.process_time()
-        call()
-        seconds[size] = time.process_time() - begin
+        seconds[size] = once(call).cpu
     return min(seconds, key=lambda size: seconds[size])
 
 
@@ -86,6 +96,22 @@ def wrong(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     with torch.no_grad():
         logits: Tensor = model(x)
         return logits.argmax(1) != y
+
+
+def ours(case: Case) -> PGD:
+    """Our attack."""
+    return PGD(eps=case.eps, steps=case.steps, restarts=case.runs)
+
+
+def of_ours(case: Case, size: int | None = None) -> Attack:
+    """Ours, in chunks of its own choice or in others."""
+    rows = size or base.rows_at_once(case.x.shape[1:])
+
+    def call() -> Tensor:
+        with patch.object(base, "rows_at_once", lambda _shape: rows):
+            return ours(case).run(case.model, case.x, case.y, SEED).broken
+
+    return call
 
 
 def of_torchattacks(case: Case, size: int) -> Attack:

@@ -11,9 +11,9 @@ the start, after each step; one that breaks it at iterate k (0 is the start) nee
 On the natural model nearly everything breaks in the first steps, on the robust one little does.
 """
 
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,13 +21,14 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from benchmarks import mnist
-from benchmarks.peers import PEERS, Attack, Case, fastest, ours, versions
-from benchmarks.timing import FEWEST, Report, Row, Timed, Value, interleaved
+from benchmarks.apart import Apart
+from benchmarks.peers import PEERS, SEED, Case, attack, fastest, versions
+from benchmarks.timing import FEWEST, Once, Report, Row, Timed, Value, interleaved, once
 from sihg.core.draw import generator
 from sihg.robust.attacks.attack import DRAWN
 from sihg.robust.ball import noise
 
-N, T, R, SEED = 2000, 50, 10, 0
+N, T, R = 2000, 50, 10
 LEAST = {"natural": 10.0, "robust": 1.6}  # times of ours, of the fastest peer
 MOST = 1.02  # our passes over those that survivors need
 CLOSE = 1.5  # times of the fastest peer: slower ones have one repetition, which is enough to tell
@@ -42,10 +43,12 @@ def run(repetitions: int, out: Path | None) -> Report:
     held = []
     for kind, least in LEAST.items():
         case = Case(f"{kind} model", mnist.model(kind, out), x, y, mnist.EPS, T, R)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # rai-toolbox's
-            sizes = {name: fastest(name, case) for name in PEERS}
-            timed = repeated(attacks(case, sizes), repetitions)
+        with Apart() as apart:
+            sizes = {name: apart(name, fastest, name, case) for name in PEERS}
+            timed = repeated(
+                {name: partial(apart, name, counted, name, case, sizes.get(name)) for name in ("ours", *PEERS)},
+                repetitions,
+            )
         over = {name: times.over(timed["ours"].first(len(times.wall))) for name, times in timed.items()}
         left = {name: 100 * (1 - float(times.value[0].double().mean())) for name, times in timed.items()}
         looks = {name: int(times.value[1]) for name, times in timed.items()}
@@ -79,40 +82,25 @@ def run(repetitions: int, out: Path | None) -> Report:
     )
 
 
-def attacks(case: Case, sizes: dict[str, int]) -> dict[str, Callable[[], tuple[Tensor, int]]]:
-    """Ours, and the peers' with batches of these sizes, warmed up: they give what they broke, and the rows they saw."""
-
-    def calls(case: Case) -> dict[str, Attack]:
-        theirs = {name: PEERS[name](case, size) for name, size in sizes.items()}
-        return {"ours": lambda: ours(case).run(case.model, case.x, case.y, SEED).broken, **theirs}
-
-    for call in calls(replace(case, steps=1, runs=1)).values():
-        call()
-    return {name: counted(case.model, call) for name, call in calls(case).items()}
-
-
-def repeated(calls: dict[str, Callable[[], tuple[Tensor, int]]], repetitions: int) -> dict[str, Timed]:
+def repeated(calls: dict[str, Callable[[], Once]], repetitions: int) -> dict[str, Timed]:
     """One repetition of all, and more, FEWEST at most, of ours and the peers that come close to the fastest."""
-    once = interleaved(calls, 1, warmed=True)
-    fastest_peer = min(times.wall[0] for name, times in once.items() if name != "ours")
-    close = {name: call for name, call in calls.items() if name == "ours" or once[name].wall[0] <= CLOSE * fastest_peer}
+    first = interleaved(calls, 1, warmed=True)
+    quick = min(times.wall[0] for name, times in first.items() if name != "ours")
+    close = {name: call for name, call in calls.items() if name == "ours" or first[name].wall[0] <= CLOSE * quick}
     more = interleaved(close, min(repetitions, FEWEST) - 1, warmed=True)
-    return {name: times.and_then(more[name]) if name in more else times for name, times in once.items()}
+    return {name: times.and_then(more[name]) if name in more else times for name, times in first.items()}
 
 
-def counted(model: nn.Module, call: Attack) -> Callable[[], tuple[Tensor, int]]:
-    """The attack, counting the rows that go through the model's first layer: ART calls layers, not the model."""
-    layer = next(module for module in model.modules() if isinstance(module, nn.Conv2d))
+def counted(name: str, case: Case, size: int | None) -> Once:
+    """Run and time an attack, warmed up by one step: what it broke, and the rows that it sent through the model.
 
-    def count() -> tuple[Tensor, int]:
-        seen: list[int] = []
-        hook = layer.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
-        try:
-            return call(), sum(seen)
-        finally:
-            hook.remove()
-
-    return count
+    They are counted at its first layer: ART calls layers, not the model.
+    """
+    attack(name, replace(case, steps=1, runs=1), size)()
+    layer, seen = next(module for module in case.model.modules() if isinstance(module, nn.Conv2d)), list[int]()
+    call = attack(name, case, size)
+    layer.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
+    return once(lambda: (call(), sum(seen)))
 
 
 def needed(case: Case) -> int:

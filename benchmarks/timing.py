@@ -30,6 +30,22 @@ Value = str | float | Ratio
 Row = Mapping[str, Value]
 
 
+class Once(NamedTuple):
+    """One run of a callable: seconds by the clock and of its process's processors, and what it gave."""
+
+    wall: float
+    cpu: float
+    value: Any
+
+
+def once(call: Callable[[], Any]) -> Once:
+    """Run and time it."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    value = call()
+    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+    return Once(wall, cpu, value)
+
+
 @dataclass(frozen=True)
 class Timed:
     """The repetitions of one callable: seconds by the clock and of this process's processors, and what it last gave."""
@@ -60,6 +76,7 @@ def interleaved(
 ) -> dict[str, Timed]:
     """Time the callables in turn, every repetition starting with another one.
 
+    One that gives a `Once` has timed itself, in another process.
     A first run of each is not counted, unless they are `warmed` up. After `seconds` no repetition begins any more, but
     there are FEWEST at least, if so many are asked for.
     """
@@ -70,11 +87,9 @@ def interleaved(
             break
         first = repetition % len(names)
         for name in names[first:] + names[:first]:
-            wall, cpu = time.perf_counter(), time.process_time()
-            value = calls[name]()
-            cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-            before = timed[name]
-            timed[name] = Timed([*before.wall, wall], [*before.cpu, cpu], value)
+            found, before = once(calls[name]), timed[name]
+            found = found.value if isinstance(found.value, Once) else found
+            timed[name] = Timed([*before.wall, found.wall], [*before.cpu, found.cpu], found.value)
     return timed
 
 
