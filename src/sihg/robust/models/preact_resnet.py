@@ -3,7 +3,8 @@
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from torch import Tensor, nn, relu_
+from torch import Tensor, nn
+from torch.nn.functional import relu
 
 from sihg.robust.models.small_cnn import kaiming_
 
@@ -32,9 +33,9 @@ class PreActBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Add the block's change to its input."""
-        active = relu_(self.bn1(x))
+        active = relu(self.bn1(x))
         kept = x if self.shortcut is None else self.shortcut(active)
-        change: Tensor = self.conv2(relu_(self.bn2(self.conv1(active))))
+        change: Tensor = self.conv2(relu(self.bn2(self.conv1(active))))
         return change + kept
 
 
@@ -47,11 +48,5 @@ def _resnet(depth: int, classes: int, blocks: Sequence[int], channels: Sequence[
         for i in range(count):
             layers.append(PreActBlock(inputs, outputs, stride=2 if stage > 0 and i == 0 else 1))
             inputs = outputs
-    head = [
-        nn.BatchNorm2d(inputs),
-        nn.ReLU(inplace=True),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(inputs, classes),
-    ]
+    head = [nn.BatchNorm2d(inputs), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes)]
     return kaiming_(nn.Sequential(OrderedDict(stem=stem, body=nn.Sequential(*layers, *head))))

@@ -2,7 +2,6 @@
 
 import math
 from collections import OrderedDict
-from functools import partial
 
 from torch import Tensor, nn
 
@@ -27,9 +26,8 @@ def small_cnn(shape: tuple[int, int, int], classes: int, width: float = 1.0, *be
     for stride in strides:
         sides = [math.ceil(side / stride) for side in sides]
     head = nn.Linear(channels[-1] * math.prod(sides), classes)
-    rectify = partial(nn.ReLU, inplace=True)  # nobody else reads what it overwrites, and a pass takes 4 % less
-    stem = nn.Sequential(*before, convs[0], rectify())
-    body = nn.Sequential(convs[1], rectify(), convs[2], rectify(), FlattenPixels(), head)
+    stem = nn.Sequential(*before, convs[0], nn.ReLU())
+    body = nn.Sequential(convs[1], nn.ReLU(), convs[2], nn.ReLU(), FlattenPixels(), head)
     return kaiming_(nn.Sequential(OrderedDict(stem=stem, body=body)))
 
 
