@@ -4,12 +4,15 @@ Ours tells the C library to keep the memory that passes free (`robust/allocator.
 process: a peer beside it would be faster than its users ever see it. One process works at a time.
 """
 
+import os
 import pickle
 import signal
+import threading
+import traceback
 from collections.abc import Callable
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
-from types import TracebackType
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 
@@ -20,42 +23,63 @@ class Apart:
     """
 
     def __init__(self) -> None:
-        self.connections: dict[str, Connection] = {}
+        self.processes: dict[str, tuple[BaseProcess, Connection]] = {}
 
     def __call__(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
-        """What the function gives, or raises, in that process."""
-        if name not in self.connections:
-            context = get_context("spawn")  # with nothing of this process's memory
-            self.connections[name], theirs = context.Pipe()
-            context.Process(target=_serve, args=(theirs,), daemon=True).start()
-            theirs.close()
-        connection = self.connections[name]
-        connection.send_bytes(pickle.dumps((function, args)))  # as bytes: torch would share tensors in another memory
+        """What the function gives in that process."""
+        if name not in self.processes:
+            self.processes[name] = _begun()
+        process, connection = self.processes[name]
         try:
-            answer = pickle.loads(connection.recv_bytes())
-        except EOFError:
-            raise RuntimeError(f"the process of {name} has ended: was it short of memory?") from None
-        if isinstance(answer, Exception):
-            raise answer
+            # as bytes: `send` would hand tensors over in shared memory, not in memory that malloc gave
+            connection.send_bytes(pickle.dumps((function, args)))
+            done, answer = pickle.loads(connection.recv_bytes())
+        except (EOFError, OSError):
+            process.join()
+            code = f"code {process.exitcode}" + (
+                ", as by a lack of memory" if process.exitcode == -signal.SIGKILL else ""
+            )
+            raise RuntimeError(f"the process of {name} has ended with {code}: what it said is above") from None
+        if not done:
+            raise RuntimeError(f"{name} failed in its process:\n{answer}")
         return answer
 
     def __enter__(self) -> "Apart":
         return self
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for connection in self.connections.values():
-            connection.close()  # which ends the process
+    def __exit__(self, *_: object) -> None:
+        for process, connection in self.processes.values():
+            connection.close()
+            process.terminate()
+            process.join()
+
+
+def _begun() -> tuple[BaseProcess, Connection]:
+    """A new process, with nothing of this one's memory, and the line to it."""
+    context = get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(theirs,), daemon=True)
+    process.start()
+    theirs.close()
+    return process, ours
 
 
 def _serve(connection: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the first process's
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the first process's, which then ends this one
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
+        request = connection.recv_bytes()
         try:
-            function, args = pickle.loads(connection.recv_bytes())
-        except EOFError:
-            return
-        try:
-            answer = function(*args)
-        except Exception as error:
-            answer = error
-        connection.send_bytes(pickle.dumps(answer))
+            function, args = pickle.loads(request)
+            answer = pickle.dumps((True, function(*args)))
+        except Exception:
+            answer = pickle.dumps((False, traceback.format_exc()))
+        connection.send_bytes(answer)
+
+
+def _end_with_parent() -> None:
+    """End even in the midst of work: nobody would hear of it any more."""
+    parent = parent_process()
+    assert parent is not None, "this is for processes that another one began"
+    wait([parent.sentinel])
+    os._exit(1)

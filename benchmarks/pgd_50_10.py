@@ -12,7 +12,6 @@ On the natural model nearly everything breaks in the first steps, on the robust 
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks import mnist
 from benchmarks.apart import Apart
-from benchmarks.peers import PEERS, SEED, Case, attack, fastest, versions
+from benchmarks.peers import PEERS, SEED, Case, fastest, versions, warmed
 from benchmarks.timing import FEWEST, Once, Report, Row, Timed, Value, interleaved, once
 from sihg.core.draw import generator
 from sihg.robust.attacks.attack import DRAWN
@@ -92,14 +91,14 @@ def repeated(calls: dict[str, Callable[[], Once]], repetitions: int) -> dict[str
 
 
 def counted(name: str, case: Case, size: int | None) -> Once:
-    """Run and time an attack, warmed up by one step: what it broke, and the rows that it sent through the model.
+    """Run and time an attack: what it broke, and the rows that it sent through the model.
 
     They are counted at its first layer: ART calls layers, not the model.
     """
-    attack(name, replace(case, steps=1, runs=1), size)()
-    layer, seen = next(module for module in case.model.modules() if isinstance(module, nn.Conv2d)), list[int]()
-    call = attack(name, case, size)
-    layer.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
+    call = warmed(name, case, size)
+    seen: list[int] = []
+    layer = next(module for module in case.model.modules() if isinstance(module, nn.Conv2d))
+    layer.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))  # stays: the model is a copy
     return once(lambda: (call(), sum(seen)))
 
 

@@ -48,7 +48,7 @@ def once(call: Callable[[], Any]) -> Once:
 
 @dataclass(frozen=True)
 class Timed:
-    """The repetitions of one callable: seconds by the clock and of this process's processors, and what it last gave."""
+    """The repetitions of one callable: seconds by the clock and of its process's processors, and what it last gave."""
 
     wall: list[float]
     cpu: list[float]

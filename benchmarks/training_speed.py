@@ -3,7 +3,8 @@
 The bare loop makes the same forward and backward passes and optimiser steps: no noise, projection, checks or logs.
 ART trains with `AdversarialTrainerMadryPGD`, given the same model, steps and batch. Its attack has a batch of its own,
 32, which the trainer has no argument for: the claim is about ART as it is shipped. The row in which that attack is told
-to take a whole batch is for information.
+to take a whole batch is for information. All work in one process, so ART too has the memory that ours asks the C
+library to keep, which its users would not have (`apart.py`).
 """
 
 import io

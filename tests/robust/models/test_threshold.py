@@ -30,6 +30,12 @@ def test_gradients_see_through_with_the_sign_of_what_is_behind() -> None:
     assert torch.equal(gradient.sign(), behind.weight[0].sign())
 
 
+def test_at_its_ends_the_slope_is_that_of_the_flat_side() -> None:
+    x = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0], dtype=torch.float64, requires_grad=True)  # z is exact in these
+    (slope,) = torch.autograd.grad(Threshold(0.25, 0.75)(x).sum(), x)
+    torch.testing.assert_close(slope, torch.tensor([LEAK, LEAK, 1, LEAK, LEAK], dtype=torch.float64) / 0.5)
+
+
 def test_threshold_cnn_is_the_small_cnn_behind_a_threshold() -> None:
     ours, small = (build(name, (1, 28, 28), 10, seed=4) for name in ("threshold-cnn", "small-cnn"))
     assert ours.state_dict().keys() != small.state_dict().keys()  # no weights of one are taken for the other's

@@ -28,7 +28,8 @@ class Threshold(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Threshold every entry."""
         z = (x - self.low) / (self.high - self.low)
-        return hardtanh(z, 0.0, 1.0).lerp(z, LEAK)  # as clamp, but one kernel on the way back, not four
+        # clamp's values, and on the way back one kernel, not four; at the ends the slope is that of the flat side
+        return hardtanh(z, 0.0, 1.0).lerp(z, LEAK)
 
     def extra_repr(self) -> str:
         """The two ends, where the layer is printed."""
