@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from sihg.cli.main import main
 from sihg.robust import data
 from sihg.robust.attacks import FGSM
 from sihg.robust.cascade import device_of
+from sihg.robust.data import held_out
 from sihg.robust.evaluate import Z95, evaluate, wilson
 from sihg.robust.records import Question, ask
 from sihg.robust.weights import load, of_run
@@ -56,6 +58,27 @@ def test_a_run_by_hand(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert file["attack"].tolist() == ["natural", "pgd-3"]
         assert file["broken"].sum(1).tolist() == [row["broken"] for row in record["attacks"]]
         assert file["label"].tolist() == samples.y.tolist()
+        assert file["index"].tolist() == list(range(397))
+
+
+def test_a_subset_tells_which_samples_it_is_of(done: Path) -> None:
+    assert run("evaluate", done, "--attacks", "natural", "--samples", "40", "--seed", "3") == 0
+    samples = data.load("digits")[1]
+    with np.load(done / "evaluation" / "last_test_natural_n40_seed3.npz") as file:
+        index, label = torch.from_numpy(file["index"]), file["label"]
+    assert samples.y[index].tolist() == label.tolist()
+    assert torch.equal(samples.x[index], held_out(samples, 40, seed=3)[1].x)
+
+
+def test_damage_of_what_an_evaluation_does_not_need_is_none(done: Path, tmp_path: Path) -> None:
+    run_folder = tmp_path / "run"
+    shutil.copytree(done, run_folder)
+    memory = max(run_folder.glob("checkpoints/last-*")) / "memory.safetensors"
+    memory.write_bytes(memory.read_bytes()[:20])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours, theirs = load(run_folder).state_dict(), load(done).state_dict()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
 def test_options_change_the_question_and_the_name(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,7 +88,7 @@ def test_options_change_the_question_and_the_name(done: Path, capsys: pytest.Cap
     assert "linf eps 0.0313725 = 8/255, no bounds; broken: last iterate" in captured.out
     assert "best_train_pgd-3_n50_seed2_eps-8-255_bounds-none_last-iterate.json" in captured.err
     assert run("evaluate", max(done.glob("checkpoints/last-*")), "--samples", "30", "--attacks", "natural") == 0
-    assert "last-00000004 on digits (test)" in capsys.readouterr().out
+    assert "last-00000004 on 30 samples of digits (test)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
@@ -208,6 +231,11 @@ def test_mistakes(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         ((done, "--eps", "9", "--norm", "l2", "--bounds", "none"), "more than the whole range of the data, 8: "),
         ((done, "--device", "nowhere"), "device 'nowhere' cannot be used here"),
         ((done, "--eps", "much"), "eps must be a number"),
+        (
+            (done, "--norm", "l2"),
+            f"--norm l2 needs --eps: 0.25, with which {done} was trained, is the radius of an linf",
+        ),
+        ((done, "--out", tmp_path / "x.txt"), f"cannot write into the folder {tmp_path / 'x.txt'} (it is a file): "),
     ):
         assert run("evaluate", *words) == 2, words
         err = capsys.readouterr().err

@@ -48,7 +48,7 @@ def test_a_curve_is_table_record_and_figure(done: Path, capsys: pytest.CaptureFi
     files = [f"record: {home / NAME}.{kind}" for kind in ("json", "svg", "png")]
     assert captured.err.splitlines() == [
         "warning: pgd trains against projected gradient steps, and only these were used: add standard",
-        "checks: 7 fine, 1 warning, 0 errors, 0 not run",
+        "checks: 8 fine, 1 warning, 0 errors, 0 not run",
         *files,
     ]
     assert (home / f"{NAME}.png").read_bytes().startswith(b"\x89PNG")

@@ -213,34 +213,41 @@ def test_a_fixed_feature_stays(norm: str) -> None:
         Ball(0.3, norm, (low, high)).around(torch.tensor([[0.5, 0.2, 0.0]]))
 
 
+PIXELS = torch.tensor([0, 255], dtype=torch.uint8).repeat(2, 1, 4, 2)
+FLOATS = torch.tensor([-1.0, 9.0]).repeat(2, 1, 4, 2)
+
+
 @pytest.mark.parametrize(
-    ("ball", "pixels", "most"),
+    ("ball", "x", "most"),
     [
-        (Ball(8.0, "linf", None), True, "1"),
-        (Ball(1.1, "linf", (-1.0, 2.0)), True, "1"),
-        (Ball(8.0, "l2", None), True, "4"),
-        (Ball(8.0, "l2"), False, "4"),
-        (Ball(8.5, "l2", (-1.0, 1.0)), False, "8"),
-        (Ball(8.5, "l2", (torch.zeros(4), torch.tensor([0.0, 1, 2, 1]))), False, "8"),
+        (Ball(8.0, "linf", None), PIXELS, "1"),
+        (Ball(1.1, "linf", (-1.0, 2.0)), PIXELS, "1"),
+        (Ball(8.0, "l2", None), PIXELS, "4"),
+        (Ball(8.0, "l2"), FLOATS, "4"),
+        (Ball(8.5, "l2", (-1.0, 1.0)), FLOATS, "8"),
+        (Ball(8.5, "l2", (torch.zeros(4), torch.tensor([0.0, 1, 2, 1]))), FLOATS, "8"),
+        (Ball(10.5, "linf", None), FLOATS, "10"),
+        (Ball(41.0, "l2", None), FLOATS, "40"),
     ],
 )
-def test_a_radius_in_another_unit_than_the_data(ball: Ball, pixels: bool, most: str) -> None:
+def test_a_radius_in_another_unit_than_the_data(ball: Ball, x: Tensor, most: str) -> None:
     with pytest.raises(InputError, match=rf"eps {ball.eps:g} is more than the whole range of the data, {most}: give"):
-        ball.check_scale((1, 4, 4), pixels=pixels)
+        ball.check_scale(x)
 
 
 @pytest.mark.parametrize(
-    ("ball", "pixels"),
+    ("ball", "x"),
     [
-        (Ball(8.0, "linf", None), False),
-        (Ball(8.0, "l2", None), False),
-        (Ball(1.0, "linf", None), True),
-        (Ball(4.0, "l2"), True),
-        (Ball(2.0, "linf", (-1.0, 1.0)), False),
+        (Ball(8.0, "linf", None), FLOATS),
+        (Ball(8.0, "l2", None), FLOATS),
+        (Ball(1.0, "linf", None), PIXELS),
+        (Ball(4.0, "l2"), PIXELS),
+        (Ball(2.0, "linf", (-1.0, 1.0)), FLOATS),
+        (Ball(8.0, "linf", None), torch.zeros(1, 1, 4, 4)),  # one value says nothing of the range
     ],
 )
-def test_a_radius_that_may_be_meant(ball: Ball, pixels: bool) -> None:
-    ball.check_scale((1, 4, 4), pixels=pixels)
+def test_a_radius_that_may_be_meant(ball: Ball, x: Tensor) -> None:
+    ball.check_scale(x)
     assert bool(torch.isfinite(ball.around(torch.full((2, 1, 4, 4), 0.5)).noisy(None, ball.eps, seeded(0))).all())
 
 

@@ -1,5 +1,6 @@
 """Evaluation: the names of attacks, accuracies that can be counted by hand, models that do not fit."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -9,10 +10,20 @@ from torch import Tensor, nn
 from sihg.errors import InputError
 from sihg.robust import cascade
 from sihg.robust.attacks import PGD, Natural
-from sihg.robust.ball import Ball
+from sihg.robust.ball import Ball, Bounds
 from sihg.robust.cascade import judge
 from sihg.robust.data.samples import Samples, as_samples
-from sihg.robust.evaluate import Evaluation, check_model, check_range, checked_device, evaluate, planned, wilson
+from sihg.robust.evaluate import (
+    Attacks,
+    Evaluation,
+    check_model,
+    check_range,
+    checked_device,
+    evaluate,
+    planned,
+    shown,
+    wilson,
+)
 from tests.robust.small import digits
 
 
@@ -135,7 +146,7 @@ class Odd(nn.Module):
     ("kind", "message"),
     [
         ("flat", r"the model gives an output of shape \(10,\) for one sample of digits, which has 10 classes"),
-        ("few", r"output of shape \(1, 9\) for one sample"),
+        ("few", r"digits has 10 classes \(the label of row \d is \d\), the model 9 outputs: labels count from 0"),
         ("map", r"output of shape \(1, 10, 2\) for one sample"),
         ("pair", r"output of shape tuple for one sample"),
         ("lookup", r"does not take samples of shape \(1, 8, 8\) and type torch.float32 \(no such row\): give it data"),
@@ -144,6 +155,38 @@ class Odd(nn.Module):
 def test_wrong_outputs_are_named(kind: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         evaluate(Odd(kind), digits(5), attacks="natural", eps=0.1)
+
+
+def test_wrong_arguments_are_named() -> None:
+    net: Any = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"model": lambda x: net(x)}, "the model is a function: give a torch.nn.Module"),
+        ({"model": copy.deepcopy(net).half()}, r"it is torch.float16, evaluate model.float\(\)"),
+        ({"eps": "8/255"}, "eps must be finite and >= 0, got '8/255': give the radius"),
+        ({"bounds": (0, 0.5, 1)}, r"bounds must be a pair, got \(0, 0.5, 1\): give \(lowest, highest\)"),
+        ({"attacks": PGD(eps=0.1)}, "attacks is a PGD: give names, such as natural,pgd-20, or a dict"),
+    ]
+    for changed, message in wrong:
+        with pytest.raises(InputError, match=message):
+            evaluate(**{"model": net, "data": digits(5), "attacks": "natural", "eps": 0.1, **changed})
+
+
+def test_a_dict_may_have_names_beside_attacks_of_ones_own() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    mine: Attacks = {"natural": "natural", "mine": PGD(eps=0.1, steps=2), "theirs": lambda x, _y: x}
+    found = evaluate(model, digits(20), attacks=mine, eps=0.1)
+    alone = evaluate(model, digits(20), attacks="natural,pgd-2", eps=0.1)
+    assert torch.equal(found["mine"].broken, alone["pgd-2"].broken)
+    assert torch.equal(found["theirs"].broken, alone["natural"].broken)
+    assert "natural" in found["natural"].attack
+
+
+@pytest.mark.parametrize(
+    ("bounds", "told"), [((0.0, 1.0), True), ((-0.5, 0.5), True), ((0.0, 255.0), False), (None, False)]
+)
+def test_eps_is_told_in_steps_of_pixels_where_there_are_such(bounds: Bounds, told: bool) -> None:
+    assert ("= 51/255" in shown(Ball(0.2, "linf", bounds))) is told
+    assert "/255" not in shown(Ball(0.2, "l2", bounds))
 
 
 def test_wrong_inputs_are_named() -> None:
@@ -184,12 +227,13 @@ def test_attacks_of_ones_own() -> None:
     assert found["mine"].broken.tolist() == [False, False, True, True, True, True, False]
     assert found["grey"].forwards == 7
     faults: list[tuple[Any, str]] = [
-        (lambda x, _y: x + 0.3, "an attack of yours gives a point 0.3 from row 0, more than eps 0.25: mend the attack"),
-        (lambda x, _y: x * float("nan"), "an attack of yours gives a point that is not finite for row 0"),
-        (lambda x, _y: x - 0.2, "an attack of yours gives a point outside the bounds for row 0"),
-        (lambda x, _y: x[:2], r"an attack of yours gives \(2, 1\) for samples of shape \(7, 1\): give x_adv"),
-        (lambda _x, _y: None, "an attack of yours gives NoneType for samples"),
-        (lambda x, _y: 1e4 + x, "an attack of yours gives a point 10000 from row 0"),
+        (lambda x, _y: x + 0.3, "wrong gives a point 0.3 from row 0, more than eps 0.25: mend the attack"),
+        (lambda x, _y: x * float("nan"), "wrong gives a point that is not finite for row 0"),
+        (lambda x, _y: x - 0.2, "wrong gives a point outside the bounds for row 0"),
+        (lambda x, _y: x[:2], r"wrong gives \(2, 1\) for samples of shape \(7, 1\): it must give x_adv"),
+        (lambda _x, _y: None, "wrong gives NoneType for samples"),
+        (lambda x, _y: 1e4 + x, "wrong gives a point 10000 from row 0"),
+        (3, r"wrong is a int: give a name, an attack or a function \(x, y\) -> x_adv"),
     ]
     with pytest.raises(InputError, match=r"mine attacks within Ball\(eps=0.1, .*, not within Ball\(eps=0.25, .*same"):
         evaluate(Threshold(), on_a_line(), attacks={"mine": PGD(eps=0.1)}, eps=0.25)
@@ -202,7 +246,7 @@ def test_a_subset_is_drawn_by_class() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     found = evaluate(model, digits(700), attacks="natural", eps=0.1, samples=70)
     assert len(found.broken) == 70
-    assert [check.name for check in found.warnings] == ["all samples"]
+    assert "all samples" in [check.name for check in found.warnings]
     with pytest.raises(InputError, match="cannot take 701 of the 700 samples of digits: give 1 to 700"):
         evaluate(model, digits(700), attacks="natural", eps=0.1, samples=701)
 

@@ -13,7 +13,7 @@ def table(record: dict[str, Any]) -> str:
     for row in record["attacks"]:
         rows += [_row(row, row["attack"]), *(_row(part, f"  {part['attack']}") for part in row.get("stages", []))]
     headings = ["attack", "accuracy %", "95 % interval", "attacked", "passes a sample", "forwards", "seconds"]
-    return drawn(f"{record['checkpoint']} on {_about(record)}", headings, rows)
+    return drawn(f"{record['checkpoint']} on {record['samples']} samples of {_about(record)}", headings, rows)
 
 
 def _row(row: dict[str, Any], name: str) -> list[str]:
@@ -34,7 +34,7 @@ def curves(records: Records) -> str:
     for name, record in records:
         model = name if len(common) == 1 else f"{name} ({_about(record)})"
         columns += [(f"{model}: " if len(records) > 1 else "", one) for one in record["curves"]]
-    pixels = all(record["norm"] == "linf" for _, record in records)
+    pixels = all(_has_pixels(record) for _, record in records)
     headings = ["eps", *(["eps * 255"] if pixels else []), *(f"{name}{one['attack']} %" for name, one in columns)]
     rows = [
         [
@@ -72,8 +72,14 @@ def _about(record: dict[str, Any]) -> str:
 
 def _ball(record: dict[str, Any]) -> str:
     eps = record["eps"]
-    shown = f"{eps:g} = {255 * eps:.4g}/255" if record["norm"] == "linf" else f"{eps:g}"
+    shown = f"{eps:g} = {255 * eps:.4g}/255" if _has_pixels(record) else f"{eps:g}"
     return f"{record['norm']} eps {shown}, {_within(record)}"
+
+
+def _has_pixels(record: dict[str, Any]) -> bool:
+    """Whether eps may be told in steps of 8-bit images: values bound to another range than 1 have none."""
+    bounds = record["bounds"]
+    return record["norm"] == "linf" and (bounds is None or bounds[1] - bounds[0] == 1)
 
 
 def _within(record: dict[str, Any]) -> str:

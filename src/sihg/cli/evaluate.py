@@ -97,10 +97,13 @@ def run(args: argparse.Namespace) -> int:
     """Attack, keep each record at once, print the table; what could not be kept, or failed, is told after it."""
     from sihg.robust.ledger import LedgerWarning
     from sihg.robust.records import Question, ask
+    from sihg.runs.files import make_folder
 
     attacks = tuple(dict.fromkeys(name.strip() for name in args.attacks.split(",") if name.strip()))
     if not attacks:
         raise InputError("--attacks names none: such as --attacks natural,pgd-20")
+    if args.out:
+        make_folder(args.out)  # before hours of work that would have no place
     question = Question(attacks, args.split, args.samples, args.seed, args.last_iterate)
     radii = None if args.curve is None else _radii(args.curve)
     several = len(args.paths) > 1
@@ -205,7 +208,7 @@ class _Keeper:
 
         if self.home is None or self.ledger is None:
             return []
-        files = [write_record(self.home, self.name, record, outcomes, self.asked.samples)]
+        files = [write_record(self.home, self.name, record, outcomes, self.asked)]
         if self.radii:
             from sihg.report.radius import draw
 
@@ -236,6 +239,7 @@ def _radii(text: str) -> list[float]:
 def _show(records: "Records", *, as_json: bool, several: bool) -> None:
     """Print the results, if there are any, and what speaks against them."""
     from sihg.cli.accuracy_table import curves, side_by_side, table
+    from sihg.robust.trust import counted
 
     if not records:
         return
@@ -256,11 +260,7 @@ def _show(records: "Records", *, as_json: bool, several: bool) -> None:
             if check["result"] in ("error", "warning"):
                 print(f"{check['result']}{of}: {check['message']}", file=sys.stderr)
         if checks:
-            counts = Counter(check["result"] for check in checks)
-            kinds = [f"{counts[kind]} {kind}{'' if counts[kind] == 1 else 's'}" for kind in ("warning", "error")]
-            print(
-                f"checks{of}: {counts['fine']} fine, {', '.join(kinds)}, {counts['not run']} not run", file=sys.stderr
-            )
+            print(f"checks{of}: {counted(check['result'] for check in checks)}", file=sys.stderr)
 
 
 def _called(weights: "Weights") -> str:
@@ -289,6 +289,12 @@ def _weights(args: argparse.Namespace, path: Path) -> "Weights":
         raise InputError(f"{path} does not exist: give the folder of a run, or a file of weights")
     if path.is_dir():
         weights = of_run(path, args.checkpoint or "last")
+        own = weights.settings
+        if args.norm not in (None, own.norm) and args.eps is None and args.curve is None:
+            raise InputError(
+                f"--norm {args.norm} needs --eps: {own.eps:g}, with which {path} was trained, is the radius of an "
+                f"{own.norm} ball"
+            )
         return replace(weights, settings=weights.settings.with_values(given))
     if path.suffix not in SUFFIXES:
         raise InputError(f"{path} is neither a run folder nor one of {', '.join(SUFFIXES)}: give one of these")

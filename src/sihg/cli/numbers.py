@@ -14,7 +14,10 @@ def number(text: str) -> float:
 
 def whole(text: str) -> int:
     """A whole number from zero on; 1e5 is one."""
-    value = number(text)
+    try:
+        value = number(text)
+    except argparse.ArgumentTypeError:
+        value = -1
     if not (value >= 0 and value.is_integer()):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 on")
     return int(value)

@@ -63,10 +63,14 @@ class Ball:
     def __post_init__(self) -> None:
         if self.norm not in NORMS:
             raise UnknownNameError("norm", self.norm, list(NORMS))
-        if not (math.isfinite(self.eps) and self.eps >= 0):
-            raise InputError(f"eps must be finite and >= 0, got {self.eps}: give the radius of the ball, such as 8/255")
+        if not (_finite(self.eps) and self.eps >= 0):
+            raise InputError(
+                f"eps must be finite and >= 0, got {self.eps!r}: give the radius of the ball, such as 8/255"
+            )
         if self.bounds is None:
             return
+        if not _is_pair(self.bounds):
+            raise InputError(f"bounds must be a pair, got {self.bounds!r}: give (lowest, highest), or None for none")
         low, high = (torch.as_tensor(b) for b in self.bounds)
         if not (bool((low <= high).all()) and bool((low < high).any())):  # a single feature may be fixed
             raise InputError(
@@ -75,12 +79,18 @@ class Ball:
         if self.norm == "linf":
             self._check_radius(float((high - low).max()))
 
-    def check_scale(self, shape: tuple[int, ...], *, pixels: bool) -> None:
-        """Refuse a radius that no two samples of this shape are apart; `pixels` lie in [0, 1] whatever the bounds."""
-        if pixels or self.bounds is not None:
-            low, high = (0.0, 1.0) if pixels or self.bounds is None else self.bounds
-            width = float((torch.as_tensor(high) - torch.as_tensor(low)).max())
-            self._check_radius(width * (1.0 if self.norm == "linf" else math.sqrt(math.prod(shape))))
+    def width(self, x: Tensor) -> float:
+        """The range of the data: 1 for uint8, which stands for pixels, else that of the bounds or of x itself."""
+        if x.dtype == torch.uint8:
+            return 1.0
+        low, high = (x.min(), x.max()) if self.bounds is None else (torch.as_tensor(b) for b in self.bounds)
+        return float((high - low).max())
+
+    def check_scale(self, x: Tensor) -> None:
+        """Refuse a radius that no two samples of such data are apart."""
+        width = self.width(x)
+        if width > 0:  # one sample may be all there is
+            self._check_radius(width * (1.0 if self.norm == "linf" else math.sqrt(math.prod(x.shape[1:]))))
 
     def _check_radius(self, most: float) -> None:
         if self.eps > most:
@@ -235,6 +245,14 @@ def _spread(bound: Tensor, x: Tensor) -> Tensor:
             f"bounds of shape {tuple(bound.shape)} do not fit samples of shape {tuple(x.shape[1:])}: give one number, "
             "or one for each feature"
         ) from None
+
+
+def _finite(value: Any) -> bool:
+    return not isinstance(value, str) and math.isfinite(value)
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple | list) and len(value) == 2
 
 
 def _shown(bounds: Any) -> str:

@@ -149,7 +149,12 @@ def _joined(name: str, stages: list[Outcome]) -> Outcome:
 
 def blind(error: RuntimeError) -> bool:
     """Whether torch says that a model's output does not depend on its input in a way that can be differentiated."""
-    return any(what in str(error) for what in ("does not require grad", "not have been used in the graph"))
+    ways = (
+        "does not require grad",
+        "not have been used in the graph",
+        "Can't call numpy() on Tensor that requires grad",
+    )
+    return any(what in str(error) for what in ways)
 
 
 def device_of(model: nn.Module) -> torch.device:

@@ -22,7 +22,7 @@ from sihg.robust.passes import evaluating
 from sihg.robust.trust import Check, State
 
 Z95 = 1.959963984540054  # the normal distribution's 97.5 % point
-Attacks = str | Sequence[str] | Mapping[str, Attack | Callable[[Tensor, Tensor], Tensor]]
+Attacks = str | Sequence[str] | Mapping[str, str | Attack | Callable[[Tensor, Tensor], Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ class Evaluation:
         ]
         lines += [f"note: {one.attack}: {one.remark}" for one in self.outcomes if one.remark]
         lines += [f"{one.result}: {one.message}" for one in (*self.errors, *self.warnings)]
-        return "\n".join(lines)
+        return "\n".join([*lines, f"checks: {trust.counted([one.result for one in self.checks])}"])
 
 
 def evaluate(
@@ -99,10 +99,13 @@ def evaluate(
 ) -> Evaluation:
     """Attack a model's samples and say how many hold, and what speaks against believing it.
 
-    `data` is a pair (x, y), a torch Dataset or Samples; `samples` draws so many, each class in proportion. Attacks are
-    names (see `sihg evaluate --help`), or a dict of attacks and of functions (x, y) -> x_adv. `trained_with` is the
-    method that the model was trained with, if known. The model stays where it is.
+    `data` is a pair (x, y), a torch Dataset or Samples, uint8 standing for value / 255; `samples` draws so many, each
+    class in proportion. Attacks are names (see `sihg evaluate --help`), or a dict of names, of attacks and of functions
+    (x, y) -> x_adv. `trained_with` is the method that the model was trained with, if known; `progress(attack, total)`
+    gives what is then told how many samples are done. The model stays where it is.
     """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"the model is a {type(model).__name__}: give a torch.nn.Module, with yours in its forward")
     whole, ball = as_samples(data), Ball(eps, norm, bounds)
     plans = planned(attacks, ball, last_iterate=last_iterate)
     some = drawn(whole, samples, seed)
@@ -157,7 +160,14 @@ def planned(
 ) -> dict[str, Plan]:
     """What stands behind the names of attacks."""
     if isinstance(attacks, Mapping):
-        return {name: {name: _given(name, attack, ball)} for name, attack in attacks.items()}
+        return {
+            name: plan(attack, ball, last_iterate=last_iterate, source=source)
+            if isinstance(attack, str)
+            else {name: _given(name, attack, ball)}
+            for name, attack in attacks.items()
+        }
+    if not isinstance(attacks, str | Sequence):
+        raise InputError(f"attacks is a {type(attacks).__name__}: give names, such as natural,pgd-20, or a dict")
     names = [name.strip() for name in attacks.split(",")] if isinstance(attacks, str) else list(attacks)
     names = [name for name in dict.fromkeys(names) if name]
     if not names:
@@ -170,7 +180,9 @@ def _given(name: str, attack: Attack | Callable[[Tensor, Tensor], Tensor], ball:
         if not (isinstance(attack, Natural) or attack.ball.same_as(ball)):
             raise InputError(f"{name} attacks within {attack.ball}, not within {ball}: give both the same")
         return attack
-    return Given(eps=ball.eps, norm=ball.norm, bounds=ball.bounds, function=attack)
+    if not callable(attack):
+        raise InputError(f"{name} is a {type(attack).__name__}: give a name, an attack or a function (x, y) -> x_adv")
+    return Given(eps=ball.eps, norm=ball.norm, bounds=ball.bounds, function=attack, name=name)
 
 
 def drawn(samples: Samples, n: int | None, seed: int) -> Samples:
@@ -194,8 +206,9 @@ def wilson(hits: int, n: int) -> tuple[float, float]:
 
 
 def shown(ball: Ball) -> str:
-    """The attacker in words, eps as a float and in steps of 8-bit images."""
-    pixels = f" = {255 * ball.eps:.3g}/255" if ball.norm == "linf" else ""
+    """The attacker in words, eps as a float and, where values are bound to a range of 1, in steps of 8-bit images."""
+    unit = ball.norm == "linf" and ball.bounds is not None and ball.width(torch.empty(0)) == 1
+    pixels = f" = {255 * ball.eps:.3g}/255" if unit else ""
     return f"{ball.norm}, eps {ball.eps:.4g}{pixels}"
 
 
@@ -221,7 +234,7 @@ def _per_sample(costs: dict[str, Any], n: int) -> dict[str, Any]:
 
 def check_range(samples: Samples, ball: Ball) -> None:
     """Refuse a radius in another unit than the data's, and data outside the bounds, which no delta brings inside."""
-    ball.check_scale(samples.shape, pixels=samples.x.dtype == torch.uint8)
+    ball.check_scale(samples.x)
     for first in range(0, len(samples) if ball.bounds is not None else 0, 4096):
         ball.around(samples.floats(slice(first, first + 4096)))
 
@@ -243,15 +256,22 @@ def check_model(model: nn.Module, samples: Samples) -> None:
         raise
     except Exception as error:
         why = (str(error) or repr(error)).splitlines()[0]
+        half = next((p.dtype for p in model.parameters() if p.dtype in trust.HALF), None)
+        remedy = "give it data of its size and type" if half is None else f"it is {half}, evaluate model.float()"
         raise InputError(
-            f"the model does not take samples of shape {samples.shape} and type {x.dtype} ({why}): give it data of its "
-            "size and type"
+            f"the model does not take samples of shape {samples.shape} and type {x.dtype} ({why}): {remedy}"
         ) from error
     shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
-    if not isinstance(out, Tensor) or out.dim() != 2 or len(out) != 1 or out.shape[1] < len(samples.classes):
+    if not isinstance(out, Tensor) or out.dim() != 2 or len(out) != 1:
         raise InputError(
             f"the model gives an output of shape {shape} for one sample of {samples.name}, which has "
             f"{len(samples.classes)} classes: it must be (n, classes)"
+        )
+    if out.shape[1] < len(samples.classes):
+        row = int(samples.y.argmax())
+        raise InputError(
+            f"{samples.name} has {len(samples.classes)} classes (the label of row {row} is {int(samples.y[row])}), the "
+            f"model {out.shape[1]} outputs: labels count from 0, look at both"
         )
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,7 @@ class Asked:
 
     model: nn.Module
     samples: Samples
+    index: Tensor  # of each sample among all of its split
     total: int
     ball: Ball
     about: dict[str, Any]
@@ -140,7 +141,8 @@ def ask(weights: Weights, question: Question, *, data_dir: Path | None = None) -
     planned(question.attacks, ball, source=lambda _run: nn.Identity())  # before the data is read
     checked_device(settings.device)
     every = _samples(settings.data, question, data_dir or weights.data_dir)
-    samples = drawn(every, question.samples, question.seed)
+    index = drawn(replace(every, x=torch.arange(len(every))), question.samples, question.seed).x
+    samples = every if len(index) == len(every) else every.take(index)
     model = _model(weights, samples)
     about = {
         "weights": str(weights.source),
@@ -157,7 +159,7 @@ def ask(weights: Weights, question: Question, *, data_dir: Path | None = None) -
         "device": settings.device,
         "rule": "last iterate" if question.last_iterate else "any iterate",
     }
-    return Asked(model, samples, len(every), ball, about, question, weights)
+    return Asked(model, samples, index, len(every), ball, about, question, weights)
 
 
 def digest(weights: Weights) -> str:
@@ -217,15 +219,16 @@ def _curve(outcome: Outcome, radii: list[float]) -> dict[str, Any]:
     }
 
 
-def write_record(folder: Path, name: str, record: dict[str, Any], outcomes: list[Outcome], samples: Samples) -> Path:
-    """Keep an evaluation: NAME.npz, for each sample its label and how it fared under each attack, then NAME.json."""
+def write_record(folder: Path, name: str, record: dict[str, Any], outcomes: list[Outcome], asked: Asked) -> Path:
+    """Keep an evaluation: NAME.npz, of each sample its place in the data, label and how it fared, then NAME.json."""
     stages = [
         (one.attack if stage is one else f"{one.attack}: {stage.attack}", stage)
         for one in outcomes
         for stage in (*one.stages, one)
     ]
     arrays = {
-        "label": samples.y.numpy(),
+        "index": asked.index.numpy(),
+        "label": asked.samples.y.numpy(),
         "attack": np.array([name for name, _ in stages]),
         **{
             what: torch.stack([getattr(one, what) for _, one in stages]).numpy()

@@ -3,7 +3,8 @@
 import copy
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise, product
 
@@ -33,6 +34,8 @@ VANISHED, OFTEN = 1e-12, 0.05  # the largest entry of a gradient that is none, a
 BLACK_BOX_GAIN, GAIN = 0.002, 0.01  # of accuracy: what a black-box attack, more steps or more runs may find beside
 CHANCE = 4  # samples: so few prove nothing, whatever share of a small set they are
 BLIND = "the model gives no gradient"
+HALF = (torch.float16, torch.bfloat16)
+SMALL = {"linf": 0.1 / 255, "l2": 0.05}  # of the data's range: a radius below may be meant in another unit or norm
 
 
 @dataclass(frozen=True)
@@ -85,8 +88,10 @@ def before(model: nn.Module, samples: Samples, ball: Ball, seed: int, *, attacke
     x, y = some.floats().to(device), some.y.to(device)
     with evaluating(model), torch.no_grad():
         first, second = model(x), model(x)
-    yield _precision(model)
+    yield _precision(model, first)
     yield _probabilities(first)
+    if attacked:
+        yield _unit(samples, ball)
     repeatable = _repeatable(first, second)
     yield repeatable
     if attacked:
@@ -108,6 +113,7 @@ def after(
     plans = {one.attack: plans[one.attack] for one in outcomes}
     if not outcomes:
         return
+    yield _above_chance(samples, outcomes)
     yield _below_natural(plans, outcomes)
     yield other_attack(plans, trained_with)
     yield _black_box(plans, outcomes)
@@ -173,8 +179,29 @@ def subset(samples: Samples, n: int, seed: int) -> Samples:
     return samples if len(samples) <= n else held_out(samples, n, seed=seed)[1]
 
 
-def _precision(model: nn.Module) -> Check:
-    half = [name for name, value in model.named_parameters() if value.dtype in (torch.float16, torch.bfloat16)]
+def counted(results: Iterable[str]) -> str:
+    """How many checks came to which result, in words."""
+    counts = Counter(results)
+    kinds = [f"{counts[kind]} {kind}{'' if counts[kind] == 1 else 's'}" for kind in ("warning", "error")]
+    return f"{counts['fine']} fine, {', '.join(kinds)}, {counts['not run']} not run"
+
+
+def _unit(samples: Samples, ball: Ball) -> Check:
+    width = ball.width(samples.x)
+    if not 0 < ball.eps < SMALL[ball.norm] * width:
+        return Check("unit", "fine")
+    usual = f"{8 / 255 * width:.3g}, 8/255 of it" if ball.norm == "linf" else f"{0.5 * width:.3g}, half of it"
+    return Check(
+        "unit",
+        "warning",
+        f"eps {ball.eps:g} is small for an {ball.norm} ball of data with a range of {width:g}: if it was meant in "
+        f"another unit or norm, give it in the data's, such as {usual}",
+    )
+
+
+def _precision(model: nn.Module, logits: Tensor) -> Check:
+    half = [name for name, value in model.named_parameters() if value.dtype in HALF]
+    half = half or (["the output"] if logits.dtype in HALF else [])
     if not half:
         return Check("precision", "fine")
     return Check(
@@ -292,6 +319,21 @@ def _proof(outcomes: list[Outcome]) -> Iterator[Check]:
             if both
             else "",
         )
+
+
+def _above_chance(samples: Samples, outcomes: list[Outcome]) -> Check:
+    natural = next((one for one in outcomes if one.attack == "natural"), None)
+    if natural is None or len(samples) < LEAST:
+        return Check("above chance", "not run", "needs natural, and a few more samples")
+    constant = float(samples.y.bincount().max()) / len(samples)
+    if natural.accuracy > constant:
+        return Check("above chance", "fine")
+    return Check(
+        "above chance",
+        "warning",
+        f"without attack {natural.accuracy:.2%} are right, no more than always the same class would be, "
+        f"{constant:.2%}: look at the weights, the scale of the samples and their labels",
+    )
 
 
 def _below_natural(plans: Mapping[str, Plan], outcomes: list[Outcome]) -> Check:

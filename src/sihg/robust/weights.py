@@ -18,6 +18,7 @@ from sihg.runs.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
 from sihg.runs.folder import RunFolder
 
 NAMED = 3  # keys that an error names
+NEEDED = ("weights", "average")  # of what a checkpoint holds
 SUFFIXES = (".safetensors", ".pt", ".pth")
 
 
@@ -61,7 +62,7 @@ def of_run(path: Path, checkpoint: str = "last") -> Weights:
     """The weights of a run, given by its folder or by that of one of its checkpoints."""
     inside = (path / "manifest.json").is_file()
     folder = RunFolder.open(path.resolve().parents[1] if inside else path)
-    found = read_checkpoint(path) if inside else _newest(folder, checkpoint)
+    found = read_checkpoint(path, NEEDED) if inside else _newest(folder, checkpoint)
     settings = run_settings(folder.config)
     average, about = found.tensors.get("average"), found.state["data"]
     tensors = found.tensors["weights"] if average is None else _averaged(average)
@@ -74,7 +75,7 @@ def _newest(folder: RunFolder, checkpoint: str) -> Checkpoint:
         raise UnknownNameError("checkpoint", checkpoint, ["last", "best"])
     if checkpoint == "best" and not any(folder.checkpoints.glob("best-*")):
         raise InputError(f"{folder.path} has no best checkpoint (validation = 0, or no epoch is done): take last")
-    found, skipped = newest_checkpoint(folder.checkpoints, checkpoint)
+    found, skipped = newest_checkpoint(folder.checkpoints, checkpoint, NEEDED)
     for one in skipped:
         warnings.warn(f"skipped damaged checkpoint {one.name}: {one.reason}", CheckpointWarning, stacklevel=3)
     return found

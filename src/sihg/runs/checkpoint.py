@@ -11,7 +11,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,20 +89,25 @@ def write_checkpoint(
     return folder / name
 
 
-def read_checkpoint(path: str | Path) -> Checkpoint:
-    """Read one checkpoint, or say everything that is wrong with it."""
-    checkpoint, problems = _read(_where(Path(path)))
+def read_checkpoint(path: str | Path, only: Collection[str] | None = None) -> Checkpoint:
+    """Read one checkpoint, or some of its tensors, or say everything that is wrong with it."""
+    checkpoint, problems = _read(_where(Path(path)), only)
     if checkpoint is None:
         raise InputError(f"{path} is not a whole checkpoint ({'; '.join(problems)}): use another, or a copy of it")
     return checkpoint
 
 
-def newest_checkpoint(folder: str | Path, prefix: str) -> tuple[Checkpoint, list[Skipped]]:
-    """Give the valid checkpoint PREFIX-NUMBER of the highest number, and what was skipped to find it."""
+def newest_checkpoint(
+    folder: str | Path, prefix: str, only: Collection[str] | None = None
+) -> tuple[Checkpoint, list[Skipped]]:
+    """Give the valid checkpoint PREFIX-NUMBER of the highest number, and what was skipped to find it.
+
+    Where `only` some of its tensors are asked for, damage of the others does not matter.
+    """
     folder = Path(folder)
     skipped: list[Skipped] = []
     for name in _names(folder, prefix):
-        checkpoint, problems = _read(_where(folder / name))
+        checkpoint, problems = _read(_where(folder / name), only)
         if checkpoint is not None:
             return checkpoint, skipped
         skipped.append(Skipped(name, "; ".join(problems)))
@@ -252,13 +257,15 @@ def _tidy(folder: Path, name: str) -> None:
 # ---- reading
 
 
-def _read(path: Path) -> tuple[Checkpoint | None, list[str]]:
-    """Read, check and parse each file once: what was checked is what is used."""
+def _read(path: Path, only: Collection[str] | None = None) -> tuple[Checkpoint | None, list[str]]:
+    """Read, check and parse each file once, or only some: what was checked is what is used."""
     manifest, problems = _read_manifest(path)
     if manifest is None:
         return None, problems
     tensors = {}
     for file, expected in manifest["files"].items():
+        if only is not None and file.removesuffix(".safetensors") not in only:
+            continue
         data, problem = _bytes(path / file, expected["bytes"])
         if data is not None and (found := hashlib.sha256(data).hexdigest()) != expected["sha256"]:
             problem = f"{file} has the SHA-256 {found}, expected {expected['sha256']}"

@@ -34,6 +34,17 @@ def write_whole(path: str | Path, write: Callable[[Path], object]) -> Path:
     return path
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder, and be sure that it can be written to, before the work whose results go there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        why = "it is a file" if path.is_file() else error.strerror or error
+        raise InputError(f"cannot write into the folder {path} ({why}): free the place or choose another") from error
+
+
 def write_text(path: str | Path, text: str) -> Path:
     """Write a text file, whole or not at all."""
     return write_whole(path, lambda p: p.write_text(text, encoding="utf-8", newline=""))

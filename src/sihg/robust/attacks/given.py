@@ -17,6 +17,7 @@ class Given(Attack):
     """A function (x, y) -> x_adv, whose points are looked at once; its own passes are not counted."""
 
     function: Callable[[Tensor, Tensor], Tensor]
+    name: str  # by which errors call it
 
     def mode(self, model: nn.Module) -> AbstractContextManager[None]:
         """As it is: the function may do with it what it wants."""
@@ -30,7 +31,9 @@ class Given(Attack):
             point = self.function(rows.x.clone(), rows.y.clone())
         if not isinstance(point, Tensor) or point.shape != rows.x.shape:
             found = tuple(point.shape) if isinstance(point, Tensor) else type(point).__name__
-            raise InputError(f"an attack of yours gives {found} for samples of shape {tuple(rows.x.shape)}: give x_adv")
+            raise InputError(
+                f"{self.name} gives {found} for samples of shape {tuple(rows.x.shape)}: it must give x_adv"
+            )
         point = point.detach().to(rows.x)
-        check_points("an attack of yours", self.ball, rows.x, point, rows.number)
+        check_points(self.name, self.ball, rows.x, point, rows.number)
         search.keep(rows, point, search.look(rows, point))
