@@ -1,7 +1,8 @@
 """A process for each library that is timed, so that none is served by what another asks of the machine.
 
 Ours tells the C library to keep the memory that passes free (`robust/allocator.py`), and that holds for a whole
-process: a peer beside it would be faster than its users ever see it. One process works at a time.
+process: a peer beside it would be faster than its users ever see it. Nor does a case find what a larger one before it
+has made the C library keep: each has processes of its own. One works at a time.
 """
 
 import os
@@ -14,6 +15,8 @@ from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
+
+PATIENCE = 5.0  # seconds until a process that still works is ended
 
 
 class Apart:
@@ -49,7 +52,8 @@ class Apart:
 
     def __exit__(self, *_: object) -> None:
         for process, connection in self.processes.values():
-            connection.close()
+            connection.close()  # ends one that waits
+            process.join(PATIENCE)
             process.terminate()
             process.join()
 
@@ -68,7 +72,10 @@ def _serve(connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the first process's, which then ends this one
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
-        request = connection.recv_bytes()
+        try:
+            request = connection.recv_bytes()
+        except EOFError:
+            return
         try:
             function, args = pickle.loads(request)
             answer = pickle.dumps((True, function(*args)))

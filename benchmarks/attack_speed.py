@@ -76,30 +76,29 @@ def run(repetitions: int, out: Path | None) -> Report:
     tables: dict[str, list[Row]] = {}
     measured: dict[str, Value] = {}
     held = []
-    with Apart() as apart:
-        for recipe in RECIPES:
-            for n in recipe.attacked:
-                case = robust(recipe, n, out)
-                found = side_by_side(apart, case, repetitions, SECONDS)
-                whole, best = ratios(found)
-                tables[case.name] = rows(case, found)
-                measured |= {f"{case.name}, {name} over ours": ratio for name, ratio in whole.items()}
-                if n == recipe.attacked[0]:
-                    held += [ratio.median >= LEAST[name] for name, ratio in whole.items()]
-                    tables[f"for information: {case.name}, our chunks"] = chunk_rows(apart, case, repetitions)
-                if n == LARGE:
-                    measured[f"{case.name}, the fastest peer over ours"] = min(whole.values())
-                    measured[f"{case.name}, the fastest peer in its best batches over ours"] = min(best.values())
-                    held += [min(whole.values()).median >= FASTEST, min(best.values()).median >= FASTEST_AT_BEST]
-        even = unbroken(robust(RECIPES[0], LARGE, out))
-        tables[f"for information: {even.name}"] = even_rows(apart, even, repetitions)
-        try:
-            case = of_mnist(out)
-        except NotRun as why:
-            measured["for information: MNIST"] = f"not run: {why}"
-        else:
-            found = side_by_side(apart, case, repetitions, SECONDS_MORE)
-            tables[f"for information: {case.name}"] = rows(case, found)
+    for recipe in RECIPES:
+        for n in recipe.attacked:
+            case = robust(recipe, n, out)
+            found = side_by_side(case, repetitions, SECONDS)
+            whole, best = ratios(found)
+            tables[case.name] = rows(case, found)
+            measured |= {f"{case.name}, {name} over ours": ratio for name, ratio in whole.items()}
+            if n == recipe.attacked[0]:
+                held += [ratio.median >= LEAST[name] for name, ratio in whole.items()]
+                tables[f"for information: {case.name}, our chunks"] = chunk_rows(case, repetitions)
+            if n == LARGE:
+                measured[f"{case.name}, the fastest peer over ours"] = min(whole.values())
+                measured[f"{case.name}, the fastest peer in its best batches over ours"] = min(best.values())
+                held += [min(whole.values()).median >= FASTEST, min(best.values()).median >= FASTEST_AT_BEST]
+    even = unbroken(robust(RECIPES[0], LARGE, out))
+    tables[f"for information: {even.name}"] = even_rows(even, repetitions)
+    try:
+        case = of_mnist(out)
+    except NotRun as why:
+        measured["for information: MNIST"] = f"not run: {why}"
+    else:
+        found = side_by_side(case, repetitions, SECONDS_MORE)
+        tables[f"for information: {case.name}"] = rows(case, found)
     return Report(
         "on robust models torchattacks and rai-toolbox take at least the time of our PGD-20, foolbox and ART at least "
         f"1.5 times its time (one batch, one thread); with {LARGE} samples the fastest of them takes at least "
@@ -159,16 +158,16 @@ def unbroken(case: Case) -> Case:
     return replace(case, name=name, y=y, eps=TINY, steps=SHORT)
 
 
-def side_by_side(apart: Apart, case: Case, repetitions: int, seconds: float) -> dict[str, Timed]:
+def side_by_side(case: Case, repetitions: int, seconds: float) -> dict[str, Timed]:
     """Time ours, and peers with all samples as one batch; where these are LARGE many, also in their best batches."""
-    n = len(case.x)
-    sizes = {name: apart(name, fastest, name, case) if n >= LARGE else n for name in PEERS}
-    apart("ours", fastest, "ours", case)  # begins its process before the time box does
-    calls: dict[str, Callable[[], Once]] = {name: partial(apart, name, timed, name, case) for name in ("ours", *PEERS)}
-    for name, size in sizes.items():
-        if size != n:
-            calls[f"{name}{BEST}{size}"] = partial(apart, name, timed, name, case, size)
-    return interleaved(calls, repetitions, seconds, warmed=True)
+    n, names = len(case.x), ("ours", *PEERS)
+    with Apart() as apart:
+        sizes = {name: apart(name, fastest, name, case) for name in names}  # begins all processes, too
+        calls: dict[str, Callable[[], Once]] = {name: partial(apart, name, timed, name, case) for name in names}
+        for name, size in sizes.items():
+            if name != "ours" and n >= LARGE > size:
+                calls[f"{name}{BEST}{size}"] = partial(apart, name, timed, name, case, size)
+        return interleaved(calls, repetitions, seconds, warmed=True)
 
 
 def ratios(found: dict[str, Timed]) -> tuple[dict[str, Ratio], dict[str, Ratio]]:
@@ -178,20 +177,21 @@ def ratios(found: dict[str, Timed]) -> tuple[dict[str, Ratio], dict[str, Ratio]]
     return {name: over[name] for name in PEERS}, best
 
 
-def even_rows(apart: Apart, case: Case, repetitions: int) -> list[Row]:
+def even_rows(case: Case, repetitions: int) -> list[Row]:
     """The table of the case in which nothing breaks."""
-    found = side_by_side(apart, case, repetitions, SECONDS_MORE)
+    found = side_by_side(case, repetitions, SECONDS_MORE)
     broken = [name for name, times in found.items() if bool(times.value.any())]
     assert not broken, f"samples break at eps {case.eps}: by {', '.join(broken)}"
     return rows(case, found)
 
 
-def chunk_rows(apart: Apart, case: Case, repetitions: int) -> list[Row]:
+def chunk_rows(case: Case, repetitions: int) -> list[Row]:
     """What the size of our chunks costs."""
     short, used = replace(case, steps=SHORT), min(rows_at_once(case.x.shape[1:]), len(case.x))
     sizes = sorted({used, *(size for size in CHUNKS if size <= len(case.x))})
-    calls = {str(size): partial(apart, "ours", timed, "ours", short, size) for size in sizes}
-    found = interleaved(calls, repetitions, SECONDS_MORE, warmed=True)
+    with Apart() as apart:
+        calls = {str(size): partial(apart, "ours", timed, "ours", short, size) for size in sizes}
+        found = interleaved(calls, repetitions, SECONDS_MORE, warmed=True)
     chosen = found[str(used)]
     return [
         {
