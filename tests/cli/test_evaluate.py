@@ -231,6 +231,7 @@ def test_mistakes(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         ((done, "--eps", "9", "--norm", "l2", "--bounds", "none"), "more than the whole range of the data, 8: "),
         ((done, "--device", "nowhere"), "device 'nowhere' cannot be used here"),
         ((done, "--eps", "much"), "eps must be a number"),
+        ((done, "--norm", "l1"), "unknown norm 'l1'"),
         (
             (done, "--norm", "l2"),
             f"--norm l2 needs --eps: 0.25, with which {done} was trained, is the radius of an linf",

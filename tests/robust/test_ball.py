@@ -226,8 +226,6 @@ FLOATS = torch.tensor([-1.0, 9.0]).repeat(2, 1, 4, 2)
         (Ball(8.0, "l2"), FLOATS, "4"),
         (Ball(8.5, "l2", (-1.0, 1.0)), FLOATS, "8"),
         (Ball(8.5, "l2", (torch.zeros(4), torch.tensor([0.0, 1, 2, 1]))), FLOATS, "8"),
-        (Ball(10.5, "linf", None), FLOATS, "10"),
-        (Ball(41.0, "l2", None), FLOATS, "40"),
     ],
 )
 def test_a_radius_in_another_unit_than_the_data(ball: Ball, x: Tensor, most: str) -> None:
@@ -243,7 +241,7 @@ def test_a_radius_in_another_unit_than_the_data(ball: Ball, x: Tensor, most: str
         (Ball(1.0, "linf", None), PIXELS),
         (Ball(4.0, "l2"), PIXELS),
         (Ball(2.0, "linf", (-1.0, 1.0)), FLOATS),
-        (Ball(8.0, "linf", None), torch.zeros(1, 1, 4, 4)),  # one value says nothing of the range
+        (Ball(80.0, "linf", None), FLOATS),  # of some samples, which may not tell
     ],
 )
 def test_a_radius_that_may_be_meant(ball: Ball, x: Tensor) -> None:

@@ -163,7 +163,14 @@ def test_wrong_arguments_are_named() -> None:
         ({"model": lambda x: net(x)}, "the model is a function: give a torch.nn.Module"),
         ({"model": copy.deepcopy(net).half()}, r"it is torch.float16, evaluate model.float\(\)"),
         ({"eps": "8/255"}, "eps must be finite and >= 0, got '8/255': give the radius"),
-        ({"bounds": (0, 0.5, 1)}, r"bounds must be a pair, got \(0, 0.5, 1\): give \(lowest, highest\)"),
+        ({"eps": None}, "eps must be finite and >= 0, got None"),
+        ({"eps": torch.tensor([0.1, 0.2])}, "eps must be finite and >= 0, got tensor"),
+        (
+            {"bounds": (0, 0.5, 1)},
+            r"bounds must be two numbers or tensors, got a tuple that is not: give \(lowest, highest\)",
+        ),
+        ({"bounds": (None, 1)}, "bounds must be two numbers or tensors"),
+        ({"attacks": {}}, "no attack is named"),
         ({"attacks": PGD(eps=0.1)}, "attacks is a PGD: give names, such as natural,pgd-20, or a dict"),
     ]
     for changed, message in wrong:
@@ -173,12 +180,14 @@ def test_wrong_arguments_are_named() -> None:
 
 def test_a_dict_may_have_names_beside_attacks_of_ones_own() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    mine: Attacks = {"natural": "natural", "mine": PGD(eps=0.1, steps=2), "theirs": lambda x, _y: x}
+    named = {"b": "pgd-2", "set": "standard", "apgd": "apgd-ce-2", "clean": "natural"}
+    mine: Attacks = {"mine": PGD(eps=0.1, steps=2), "theirs": lambda x, _y: x, **named}
     found = evaluate(model, digits(20), attacks=mine, eps=0.1)
-    alone = evaluate(model, digits(20), attacks="natural,pgd-2", eps=0.1)
-    assert torch.equal(found["mine"].broken, alone["pgd-2"].broken)
-    assert torch.equal(found["theirs"].broken, alone["natural"].broken)
-    assert "natural" in found["natural"].attack
+    alone = evaluate(model, digits(20), attacks="natural,pgd-2,standard,apgd-ce-2", eps=0.1)
+    same = {"mine": "pgd-2", "theirs": "natural", **named}
+    for name, usual in same.items():
+        assert torch.equal(found[name].broken, alone[usual].broken)
+    assert [row["attack"] for row in found.rows()] == [*same, "all"]
 
 
 @pytest.mark.parametrize(

@@ -102,8 +102,6 @@ def run(args: argparse.Namespace) -> int:
     attacks = tuple(dict.fromkeys(name.strip() for name in args.attacks.split(",") if name.strip()))
     if not attacks:
         raise InputError("--attacks names none: such as --attacks natural,pgd-20")
-    if args.out:
-        make_folder(args.out)  # before hours of work that would have no place
     question = Question(attacks, args.split, args.samples, args.seed, args.last_iterate)
     radii = None if args.curve is None else _radii(args.curve)
     several = len(args.paths) > 1
@@ -120,7 +118,10 @@ def run(args: argparse.Namespace) -> int:
         records: Records = []
         kept, lost = [], []
         try:
-            for weights in _all_weights(args, question):
+            every = _all_weights(args, question)
+            if args.out:
+                make_folder(args.out)  # before hours of work that would have no place
+            for weights in every:
                 asked = ask(weights, question, data_dir=args.data_dir)
                 keeper = _Keeper(args, weights, asked, radii)
                 with keeper.going_on(bars):
@@ -281,6 +282,7 @@ def _all_weights(args: argparse.Namespace, question: "Question") -> "list[Weight
 def _weights(args: argparse.Namespace, path: Path) -> "Weights":
     from dataclasses import replace
 
+    from sihg.robust.ball import NORMS
     from sihg.robust.settings import Settings
     from sihg.robust.weights import SUFFIXES, of_file, of_run
 
@@ -290,12 +292,12 @@ def _weights(args: argparse.Namespace, path: Path) -> "Weights":
     if path.is_dir():
         weights = of_run(path, args.checkpoint or "last")
         own = weights.settings
-        if args.norm not in (None, own.norm) and args.eps is None and args.curve is None:
+        if args.norm in {*NORMS} - {own.norm} and args.eps is None and args.curve is None:
             raise InputError(
                 f"--norm {args.norm} needs --eps: {own.eps:g}, with which {path} was trained, is the radius of an "
                 f"{own.norm} ball"
             )
-        return replace(weights, settings=weights.settings.with_values(given))
+        return replace(weights, settings=own.with_values(given))
     if path.suffix not in SUFFIXES:
         raise InputError(f"{path} is neither a run folder nor one of {', '.join(SUFFIXES)}: give one of these")
     if args.checkpoint:

@@ -69,9 +69,13 @@ class Ball:
             )
         if self.bounds is None:
             return
-        if not _is_pair(self.bounds):
-            raise InputError(f"bounds must be a pair, got {self.bounds!r}: give (lowest, highest), or None for none")
-        low, high = (torch.as_tensor(b) for b in self.bounds)
+        try:
+            low, high = (torch.as_tensor(b) for b in self.bounds)
+        except (TypeError, ValueError, RuntimeError):
+            raise InputError(
+                f"bounds must be two numbers or tensors, got a {type(self.bounds).__name__} that is not: give (lowest, "
+                "highest), or None for none"
+            ) from None
         if not (bool((low <= high).all()) and bool((low < high).any())):  # a single feature may be fixed
             raise InputError(
                 f"the lower bound must lie below the upper one, got {_shown(self.bounds)}: give (lowest, highest)"
@@ -79,17 +83,17 @@ class Ball:
         if self.norm == "linf":
             self._check_radius(float((high - low).max()))
 
-    def width(self, x: Tensor) -> float:
-        """The range of the data: 1 for uint8, which stands for pixels, else that of the bounds or of x itself."""
+    def widths(self, x: Tensor) -> Tensor:
+        """The range of each feature: 1 for uint8, which stands for pixels, else that of the bounds or of x itself."""
         if x.dtype == torch.uint8:
-            return 1.0
-        low, high = (x.min(), x.max()) if self.bounds is None else (torch.as_tensor(b) for b in self.bounds)
-        return float((high - low).max())
+            return torch.ones(x.shape[1:])
+        low, high = (x.amin(0), x.amax(0)) if self.bounds is None else (torch.as_tensor(b) for b in self.bounds)
+        return (high - low).expand(x.shape[1:])
 
     def check_scale(self, x: Tensor) -> None:
-        """Refuse a radius that no two samples of such data are apart."""
-        width = self.width(x)
-        if width > 0:  # one sample may be all there is
+        """Refuse a radius that no two samples of such data are apart; a few samples do not tell without bounds."""
+        if self.bounds is not None or x.dtype == torch.uint8:
+            width = float(self.widths(x).max())
             self._check_radius(width * (1.0 if self.norm == "linf" else math.sqrt(math.prod(x.shape[1:]))))
 
     def _check_radius(self, most: float) -> None:
@@ -248,11 +252,10 @@ def _spread(bound: Tensor, x: Tensor) -> Tensor:
 
 
 def _finite(value: Any) -> bool:
-    return not isinstance(value, str) and math.isfinite(value)
-
-
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, tuple | list) and len(value) == 2
+    try:
+        return math.isfinite(value)
+    except (TypeError, ValueError):
+        return False
 
 
 def _shown(bounds: Any) -> str:

@@ -159,20 +159,21 @@ def planned(
     source: Callable[[str], nn.Module] | None = None,
 ) -> dict[str, Plan]:
     """What stands behind the names of attacks."""
-    if isinstance(attacks, Mapping):
-        return {
-            name: plan(attack, ball, last_iterate=last_iterate, source=source)
-            if isinstance(attack, str)
-            else {name: _given(name, attack, ball)}
-            for name, attack in attacks.items()
-        }
-    if not isinstance(attacks, str | Sequence):
+    if not isinstance(attacks, str | Sequence | Mapping):
         raise InputError(f"attacks is a {type(attacks).__name__}: give names, such as natural,pgd-20, or a dict")
-    names = [name.strip() for name in attacks.split(",")] if isinstance(attacks, str) else list(attacks)
-    names = [name for name in dict.fromkeys(names) if name]
-    if not names:
+    if not isinstance(attacks, Mapping):
+        names = [name.strip() for name in attacks.split(",")] if isinstance(attacks, str) else list(attacks)
+        attacks = {name: name for name in names if name}
+    if not attacks:
         raise InputError("no attack is named: such as natural,pgd-20")
-    return {name: plan(name, ball, last_iterate=last_iterate, source=source) for name in names}
+    plans: dict[str, Plan] = {}
+    for name, attack in attacks.items():
+        if isinstance(attack, str):
+            parts = plan(attack, ball, last_iterate=last_iterate, source=source)
+            plans[name] = parts if len(parts) > 1 else {name: next(iter(parts.values()))}
+        else:
+            plans[name] = {name: _given(name, attack, ball)}
+    return plans
 
 
 def _given(name: str, attack: Attack | Callable[[Tensor, Tensor], Tensor], ball: Ball) -> Attack:
@@ -207,7 +208,8 @@ def wilson(hits: int, n: int) -> tuple[float, float]:
 
 def shown(ball: Ball) -> str:
     """The attacker in words, eps as a float and, where values are bound to a range of 1, in steps of 8-bit images."""
-    unit = ball.norm == "linf" and ball.bounds is not None and ball.width(torch.empty(0)) == 1
+    low, high = (0.0, 0.0) if ball.bounds is None else ball.bounds
+    unit = ball.norm == "linf" and bool((torch.as_tensor(high) - torch.as_tensor(low) == 1).all())
     pixels = f" = {255 * ball.eps:.3g}/255" if unit else ""
     return f"{ball.norm}, eps {ball.eps:.4g}{pixels}"
 
@@ -257,7 +259,11 @@ def check_model(model: nn.Module, samples: Samples) -> None:
     except Exception as error:
         why = (str(error) or repr(error)).splitlines()[0]
         half = next((p.dtype for p in model.parameters() if p.dtype in trust.HALF), None)
-        remedy = "give it data of its size and type" if half is None else f"it is {half}, evaluate model.float()"
+        remedy = (
+            "give it data of its size and type"
+            if half is None
+            else f"it is {half}, evaluate model.float(), on data of its size"
+        )
         raise InputError(
             f"the model does not take samples of shape {samples.shape} and type {x.dtype} ({why}): {remedy}"
         ) from error

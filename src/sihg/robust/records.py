@@ -124,10 +124,11 @@ class Asked:
                 parts = plan(name if eps else "natural", ball, last_iterate=question.last_iterate, source=self.source)
                 stages |= {f"{eps:.12g} {part}": attack for part, attack in parts.items()}
             plans[name] = stages
+        largest = Ball(radii[-1], self.ball.norm, self.ball.bounds)
         check_plans(self.model, self.samples, plans)
-        check_range(self.samples, Ball(radii[-1], self.ball.norm, self.ball.bounds))
+        check_range(self.samples, largest)
         state = State(self.model)
-        checks = [*before(self.model, self.samples, self.ball, question.seed), whole(len(self.samples), self.total)]
+        checks = [*before(self.model, self.samples, largest, question.seed), whole(len(self.samples), self.total)]
         outcomes = judge(self.model, self.samples, plans, seed=question.seed, progress=progress, ledger=ledger)
         checks += [other_attack(plans, self.trained_with), state.check()]
         rows = [_curve(one, radii) for one in outcomes]

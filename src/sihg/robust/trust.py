@@ -35,7 +35,8 @@ BLACK_BOX_GAIN, GAIN = 0.002, 0.01  # of accuracy: what a black-box attack, more
 CHANCE = 4  # samples: so few prove nothing, whatever share of a small set they are
 BLIND = "the model gives no gradient"
 HALF = (torch.float16, torch.bfloat16)
-SMALL = {"linf": 0.1 / 255, "l2": 0.05}  # of the data's range: a radius below may be meant in another unit or norm
+SMALL = {"linf": 0.1 / 255, "l2": 0.05}  # of a feature's range, of images: a radius below may be in another unit
+IMAGE = 784  # features, of fewer of which lengths are shorter
 
 
 @dataclass(frozen=True)
@@ -187,21 +188,35 @@ def counted(results: Iterable[str]) -> str:
 
 
 def _unit(samples: Samples, ball: Ball) -> Check:
-    width = ball.width(samples.x)
-    if not 0 < ball.eps < SMALL[ball.norm] * width:
+    widths = ball.widths(samples.x)
+    moving = widths[widths > 0]
+    if ball.eps == 0 or len(samples) < LEAST or not len(moving):
+        return Check("unit", "not run", "needs a radius, and more than a few samples that differ")
+    features, width = moving.numel(), float(moving.median())  # of most features: one may be of another kind
+    long = 1.0 if ball.norm == "linf" else math.sqrt(features)
+    if ball.eps > float(moving.max()) * long:
+        what = "large"
+    elif ball.eps < SMALL[ball.norm] * width * min(1.0, long / math.sqrt(IMAGE) if ball.norm == "l2" else 1.0):
+        what = "small"
+    else:
         return Check("unit", "fine")
-    usual = f"{8 / 255 * width:.3g}, 8/255 of it" if ball.norm == "linf" else f"{0.5 * width:.3g}, half of it"
     return Check(
         "unit",
         "warning",
-        f"eps {ball.eps:g} is small for an {ball.norm} ball of data with a range of {width:g}: if it was meant in "
-        f"another unit or norm, give it in the data's, such as {usual}",
+        f"eps {ball.eps:g} is {what} for an {ball.norm} ball in {features} features with a range of {width:g}: if it "
+        "was meant in another unit or norm, give it in the data's",
     )
 
 
 def _precision(model: nn.Module, logits: Tensor) -> Check:
     half = [name for name, value in model.named_parameters() if value.dtype in HALF]
-    half = half or (["the output"] if logits.dtype in HALF else [])
+    if not half and logits.dtype in HALF:
+        return Check(
+            "precision",
+            "warning",
+            f"the outputs are {logits.dtype}, whose rounding hides gradients: take autocast, or the cast, out of its "
+            "forward",
+        )
     if not half:
         return Check("precision", "fine")
     return Check(
@@ -322,10 +337,12 @@ def _proof(outcomes: list[Outcome]) -> Iterator[Check]:
 
 
 def _above_chance(samples: Samples, outcomes: list[Outcome]) -> Check:
-    natural = next((one for one in outcomes if one.attack == "natural"), None)
-    if natural is None or len(samples) < LEAST:
-        return Check("above chance", "not run", "needs natural, and a few more samples")
+    every = [stage for one in outcomes for stage in (one.stages or (one,))]
+    natural = next((one for one in every if one.attack == "natural"), None)
     constant = float(samples.y.bincount().max()) / len(samples)
+    if natural is None or len(samples) < LEAST or constant == 1:
+        why = "natural is not among the attacks" if natural is None else f"needs {LEAST} samples, of two classes"
+        return Check("above chance", "not run", why)
     if natural.accuracy > constant:
         return Check("above chance", "fine")
     return Check(

@@ -41,7 +41,7 @@ def make_folder(path: Path) -> None:
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
-        why = "it is a file" if path.is_file() else error.strerror or error
+        why = "it is a file" if isinstance(error, FileExistsError) else error.strerror or error
         raise InputError(f"cannot write into the folder {path} ({why}): free the place or choose another") from error
 
 

@@ -17,7 +17,7 @@ class Given(Attack):
     """A function (x, y) -> x_adv, whose points are looked at once; its own passes are not counted."""
 
     function: Callable[[Tensor, Tensor], Tensor]
-    name: str  # by which errors call it
+    name: str = "an attack of yours"  # by which errors call it
 
     def mode(self, model: nn.Module) -> AbstractContextManager[None]:
         """As it is: the function may do with it what it wants."""
