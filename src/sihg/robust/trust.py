@@ -36,7 +36,7 @@ CHANCE = 4  # samples: so few prove nothing, whatever share of a small set they 
 BLIND = "the model gives no gradient"
 HALF = (torch.float16, torch.bfloat16)
 SMALL = {"linf": 0.1 / 255, "l2": 0.05}  # of a feature's range, of images: a radius below may be in another unit
-IMAGE = 784  # features, of fewer of which lengths are shorter
+IMAGE = {"linf": 1.0, "l2": 28.0}  # the norm of 784 ones: of fewer features, lengths are shorter
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def _unit(samples: Samples, ball: Ball) -> Check:
     long = 1.0 if ball.norm == "linf" else math.sqrt(features)
     if ball.eps > float(moving.max()) * long:
         what = "large"
-    elif ball.eps < SMALL[ball.norm] * width * min(1.0, long / math.sqrt(IMAGE) if ball.norm == "l2" else 1.0):
+    elif ball.eps < SMALL[ball.norm] * width * min(1.0, long / IMAGE[ball.norm]):
         what = "small"
     else:
         return Check("unit", "fine")
