@@ -58,7 +58,7 @@ def slope(model: nn.Module, x: Tensor, y: Tensor, loss: Loss = summed) -> Slope:
     return lambda delta: gradient(model, x + delta, y, loss)
 
 
-def ascend(slope: Slope, delta: Tensor, feasible: Feasible, step: float, steps: int) -> Tensor:
+def ascend(slope: Slope, delta: Tensor, feasible: Feasible, step: float | Tensor, steps: int) -> Tensor:
     """`steps` steepest ascent steps of the norm's length `step`, each projected; `delta` is changed in place."""
     for _ in range(steps):
         feasible.climb_(delta, slope(delta), step)

@@ -1,5 +1,6 @@
 """MSI-HG: what it is without its parts, and Algorithm 4 word for word."""
 
+from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from sihg.robust.data.augment import Augment
 from sihg.robust.data.batches import Batch, batches
 from sihg.robust.memory import PerturbationMemory
 from sihg.robust.methods import MSIHG, PGDAT
+from sihg.robust.models import Threshold
 from sihg.robust.optimizers import TrainingOptimizer
 from sihg.robust.passes import gradient
 from sihg.robust.schedules import Constant
@@ -272,3 +274,62 @@ def test_a_share_of_the_searches_is_fresh() -> None:
 def test_a_share_outside_0_to_1_is_refused() -> None:
     with pytest.raises(InputError, match=r"fresh must be a share from 0 to 1, got 1\.5"):
         MSIHG(eps=EPS, fresh=1.5)
+
+
+def behind(body: nn.Module, low: float = 0.4, high: float = 0.6) -> nn.Module:
+    return nn.Sequential(OrderedDict(stem=Threshold(low, high), body=body))
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_a_search_of_the_threshold_is_one_behind_it(steps: int) -> None:
+    """Its points, seen behind the threshold, are those of signed ascent in the box of what the threshold lets pass.
+
+    By hand: u = the threshold of x + delta lies between its values at the ends of the ball, and each length in delta is
+    one in u as the widths of both boxes are to each other.
+    """
+    eps, tau, body, memory = 0.3, 0.2, net("smooth"), PerturbationMemory(12, IMAGE, 0.3, dtype="fp32")
+    memory.write(torch.arange(12), 0, torch.full((12, *IMAGE), 0.15))
+    batch = list(batches(samples(12), size=12, epochs=2))[1]
+    method = MSIHG(eps=eps, tau=tau, noise=0.1, steps=steps, search="threshold", memory=memory)
+    model = behind(body)
+    with watched(model) as in_front, watched(body) as points:
+        log = method.step(model, batch, torch.optim.SGD(model.parameters(), lr=0.0))
+
+    def clipped(x: Tensor) -> Tensor:
+        return ((x - 0.4) / 0.2).clamp(0, 1)
+
+    x = batch.x
+    low, high = (x - eps).clamp(min=0), (x + eps).clamp(max=1)
+    least, most = clipped(low), clipped(high)
+    scale = (most - least) / (high - low)
+    stored = clipped((x + 0.15).clamp(low, high))
+    noise = (2 * torch.rand(x.shape, generator=batch.draw("start"), dtype=x.dtype) - 1) * 0.1
+    # the noise is added to what is stored, which need not lie on the ramp
+    start = ((x + 0.15).clamp(max=1) + 0.2 * scale * noise - 0.4) / 0.2
+    near = torch.maximum(least, stored - tau * scale), torch.minimum(most, stored + tau * scale)
+    u = torch.clamp(start, *near)
+    for step in range(steps):
+        torch.testing.assert_close(points.inputs[step].clamp(0, 1), u, rtol=0, atol=1e-6)
+        u = torch.clamp(u + 2.5 * eps / steps * scale * gradient(body, points.inputs[step], batch.y).sign(), *near)
+    torch.testing.assert_close(points.inputs[-1].clamp(0, 1), u, rtol=0, atol=1e-6)
+    delta = in_front.inputs[-1] - x
+    assert float(delta.abs().max()) <= eps + 1e-12
+    torch.testing.assert_close(memory.read(batch.index, 2).double(), delta, rtol=0, atol=1e-6)
+    grey = (most - least) > 0
+    assert 0.2 < float(grey.double().mean()) < 1  # so that both kinds of pixels were there
+    assert log.moved is not None
+    assert log.saturated is not None
+    assert log.saturated > 0
+
+
+def test_a_search_of_a_threshold_needs_one_and_signed_steps() -> None:
+    method = MSIHG(eps=EPS, search="threshold")
+    (batch,) = batches(samples(4), size=4)
+    with pytest.raises(InputError, match=r"a model whose .stem begins with a Threshold.* of Sequential has none"):
+        method.step(net("plain"), batch, sgd(net("plain")))
+    with pytest.raises(InputError, match=r"is for signed steps in linf, got proximal steps in linf: leave it out"):
+        MSIHG(eps=EPS, search="threshold", implicit="proximal")
+    with pytest.raises(InputError, match=r"is for signed steps in linf, got sign steps in l2: leave it out"):
+        MSIHG(eps=EPS, search="threshold", norm="l2")
+    with pytest.raises(InputError, match=r"search 'box': choose from ball, threshold"):
+        MSIHG(eps=EPS, search="box")

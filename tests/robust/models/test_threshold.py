@@ -51,3 +51,13 @@ def test_threshold_cnn_is_the_small_cnn_behind_a_threshold() -> None:
 def test_a_threshold_that_does_not_rise_is_refused(low: float, high: float) -> None:
     with pytest.raises(InputError, match="rises from low to high, got"):
         Threshold(low, high)
+
+
+def test_what_passes_of_an_interval_is_its_part_on_the_ramp() -> None:
+    low = torch.tensor([0.0, 0.1, 0.45, 0.5, 0.7, 0.0, 0.1])
+    high = torch.tensor([0.3, 0.5, 0.55, 0.9, 1.0, 1.0, 0.1])
+    first, last = Threshold().passed(low, high)
+    torch.testing.assert_close(first, torch.tensor([0.3, 0.4, 0.45, 0.5, 0.7, 0.4, 0.1]))
+    torch.testing.assert_close(last, torch.tensor([0.3, 0.5, 0.55, 0.6, 0.7, 0.6, 0.1]))
+    for mine, whole in ((first, low), (last, high)):
+        assert float((Threshold()(mine) - Threshold()(whole)).abs().max()) <= 2.1 * LEAK

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from sihg.errors import InputError, UnknownNameError
-from sihg.robust.ball import Feasible
+from sihg.robust.ball import Feasible, LinfSet
 from sihg.robust.data.augment import Move
 from sihg.robust.data.batches import Batch
 from sihg.robust.memory import PerturbationMemory
@@ -22,6 +22,7 @@ from sihg.robust.methods.threat import (
     option,
     train_on,
 )
+from sihg.robust.models.threshold import first_threshold
 from sihg.robust.passes import STATISTICS, Slope, ascend, inner_mode, slope
 
 
@@ -36,6 +37,10 @@ class MSIHG(Threat):
     literal implicit step of size tau, Pi_B[delta_i + tau grad phi(delta+)], by T steps of proximal ascent on
     phi - |.|^2/(2 tau) of length `step_size` (default tau: the fixed-point iteration). The hybrid gradient is the
     optimiser's business: pass a `HybridGradient`.
+
+    Where the model begins with a `Threshold`, most of the ball is flat: a pixel that a step has carried past the ramp
+    needs several to come back. `search="threshold"` stays on the ramp, which leaves the model's values as they were,
+    and shrinks all lengths, pixel by pixel, as the pixel's interval has shrunk.
     """
 
     tau: float | None = option(None, "how far from the stored perturbation the search may go (default eps)")
@@ -45,6 +50,7 @@ class MSIHG(Threat):
     fresh: float = option(0.0, "share of the samples, drawn anew each time, whose search starts anywhere in the ball")
     interval: float = option(0.0, "share of the loss taken at interval bounds of the ball; grows with the ramp")
     implicit: str = option("sign", "the ascent: sign (the paper's surrogate) or proximal (the literal implicit step)")
+    search: str = option("ball", "what the ascent searches: ball, or what of it the model's first threshold lets pass")
     statistics: str = option("batch", "batch normalisation in the ascent: batch (not kept) or running")
     augment_delta: str = option(
         "same", "the stored perturbation moves: same (as its image, and back), independent, none"
@@ -66,6 +72,13 @@ class MSIHG(Threat):
         check_interval(self.interval, self.norm)
         if self.implicit not in ("sign", "proximal"):
             raise UnknownNameError("implicit", self.implicit, ["sign", "proximal"])
+        if self.search not in ("ball", "threshold"):
+            raise UnknownNameError("search", self.search, ["ball", "threshold"])
+        if self.search == "threshold" and (self.norm, self.implicit) != ("linf", "sign"):
+            raise InputError(
+                f"search = 'threshold' is for signed steps in linf, got {self.implicit} steps in {self.norm}: leave it "
+                "out"
+            )
         if self.statistics not in STATISTICS:
             raise UnknownNameError("statistics", self.statistics, list(STATISTICS))
         if self.augment_delta not in ("same", "independent", "none"):
@@ -88,17 +101,31 @@ class MSIHG(Threat):
         old = stored if move is None else move.apply(stored)
         with inner_mode(model, self.statistics):  # line 5
             climb = slope(model, batch.x, batch.y)
-            literal = self.implicit == "proximal"
-            delta = self._literal(climb, ball, old, batch) if literal else self._surrogate(climb, ball, old, eps, batch)
+            searched, unit = self._searched(model, ball, batch)
+            if self.implicit == "proximal":
+                delta = self._literal(climb, searched, old, batch)
+            else:
+                delta = self._surrogate(climb, searched, unit, old, eps, batch)
         if self.memory is not None:
             kept = move.back(delta, stored) if move is not None and self.augment_delta == "same" else delta
             self.memory.write(batch.index, batch.epoch, kept)
         moved = float((delta - old).abs_().mean()) / self.eps
-        passes, saturated = (self.steps + (INTERVAL_PASSES if self.interval else 0)) * len(delta), ball.saturated(delta)
+        saturated = searched.saturated(delta)
+        passes = (self.steps + (INTERVAL_PASSES if self.interval else 0)) * len(delta)
         mixed = self.bounded(model, batch, ball, self.interval)
         return train_on(model, batch, batch.x + delta, optimizer, passes, mixed, moved=moved, saturated=saturated)  # 7
 
-    def _surrogate(self, slope: Slope, ball: Feasible, old: Tensor, eps: float, batch: Batch) -> Tensor:
+    def _searched(self, model: nn.Module, ball: Feasible, batch: Batch) -> tuple[Feasible, float | Tensor]:
+        """The set that the ascent searches, and the unit of its lengths."""
+        if self.search == "ball":
+            return ball, 1.0
+        ends = first_threshold(model).passed(batch.x + ball.low, batch.x + ball.high)
+        low, high = (torch.clamp(end - batch.x, ball.low, ball.high) for end in ends)
+        return LinfSet(low, high), (high - low) / (ball.high - ball.low).clamp_(min=torch.finfo(low.dtype).tiny)
+
+    def _surrogate(
+        self, slope: Slope, ball: Feasible, unit: float | Tensor, old: Tensor, eps: float, batch: Batch
+    ) -> Tensor:
         """Signed ascent in S_i, what the ball has within tau of the old perturbation."""
         tau: float | Tensor = self.tau or self.eps
         noise: float | Tensor = tau if self.noise is None else self.noise
@@ -107,9 +134,9 @@ class MSIHG(Threat):
             anew = (draw[batch.part] < self.fresh).to(old.device)
             old = old.masked_fill(anew, 0)
             tau, noise = (torch.where(anew, a, b).to(old) for a, b in ((2 * eps, tau), (eps, noise)))
-        near = ball.near(old, tau)  # S_i
-        delta = self.start(batch, near, noise, old)
-        return ascend(slope, delta, near, self.step_size or 2.5 * eps / self.steps, self.steps)
+        near = ball.near(old, tau * unit)  # S_i
+        delta = self.start(batch, near, noise * unit, old)
+        return ascend(slope, delta, near, (self.step_size or 2.5 * eps / self.steps) * unit, self.steps)
 
     def _literal(self, slope: Slope, ball: Feasible, old: Tensor, batch: Batch) -> Tensor:
         """Proximal ascent on phi - |delta - old|^2 / (2 tau) in the ball."""

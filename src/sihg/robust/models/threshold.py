@@ -2,6 +2,7 @@
 
 import math
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import hardtanh
 
@@ -31,6 +32,24 @@ class Threshold(nn.Module):
         # clamp's values, and on the way back one kernel, not four; at the ends the slope is that of the flat side
         return hardtanh(z, 0.0, 1.0).lerp(z, LEAK)
 
+    def passed(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        """The part of an interval, entry by entry, on which the ramp rises: at its ends the threshold is about what it
+        is at theirs. Of an interval beside the ramp that is the end next to it.
+        """
+        return torch.minimum(low.clamp(min=self.low), high), torch.maximum(high.clamp(max=self.high), low)
+
     def extra_repr(self) -> str:
         """The two ends, where the layer is printed."""
         return f"{self.low}, {self.high}"
+
+
+def first_threshold(model: nn.Module) -> Threshold:
+    """The threshold that a model's stem begins with."""
+    stem = getattr(model, "stem", None)
+    first = stem[0] if isinstance(stem, nn.Sequential) and len(stem) else stem
+    if isinstance(first, Threshold):
+        return first
+    raise InputError(
+        f"search = 'threshold' needs a model whose .stem begins with a Threshold, where forward(x) = body(stem(x)), "
+        f"but that of {type(model).__name__} has none: take threshold-cnn, or leave it out"
+    )
