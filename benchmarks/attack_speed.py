@@ -27,8 +27,8 @@ from torch.optim import SGD
 
 from benchmarks import mnist
 from benchmarks.apart import Apart
-from benchmarks.peers import PEERS, SEED, Case, fastest, ours, timed, versions
-from benchmarks.timing import NotRun, Once, Ratio, Report, Row, Timed, Value, interleaved
+from benchmarks.peers import BEST, PEERS, SEED, Case, fastest, ours, ratios, timed, versions
+from benchmarks.timing import NotRun, Once, Report, Row, Timed, Value, interleaved
 from sihg.robust.attacks.attack import rows_at_once
 from sihg.robust.data import load
 from sihg.robust.data.batches import batches
@@ -47,7 +47,6 @@ LEAST = {
     "ART": 1.5,
 }  # times of ours, in each recipe's first case
 FASTEST, FASTEST_AT_BEST = 1.3, 1.0  # of the fastest peer on LARGE samples: as one batch, and in its best batches
-BEST = ", batches of "  # in the name of a peer that has them
 SECONDS, SECONDS_MORE = 45.0, 15.0  # for a table of the claims, and for one of the others
 
 
@@ -168,13 +167,6 @@ def side_by_side(case: Case, repetitions: int, seconds: float) -> dict[str, Time
             if name != "ours" and n >= LARGE > size:
                 calls[f"{name}{BEST}{size}"] = partial(apart, name, timed, name, case, size)
         return interleaved(calls, repetitions, seconds, warmed=True)
-
-
-def ratios(found: dict[str, Timed]) -> tuple[dict[str, Ratio], dict[str, Ratio]]:
-    """Each peer's time over ours: with all samples as one batch, and the least of that and in its best batches."""
-    over = {name: times.over(found["ours"])[0] for name, times in found.items()}
-    best = {name: min(over[other] for other in over if other.split(BEST)[0] == name) for name in PEERS}
-    return {name: over[name] for name in PEERS}, best
 
 
 def even_rows(case: Case, repetitions: int) -> list[Row]:

@@ -22,7 +22,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
-from benchmarks.timing import BATCHES, Once, Value, once
+from benchmarks.timing import BATCHES, Once, Ratio, Timed, Value, once
 from sihg.robust.attacks import PGD
 from sihg.robust.attacks import attack as base
 
@@ -38,6 +38,7 @@ warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # rai-t
 SEED = 0
 STARTS = count(SEED)
 PROBE = 2  # steps by which a peer's best batch is found
+BEST = ", batches of "  # in the name of a peer that has them
 
 Attack = Callable[[], Tensor]  # gives which samples are broken
 
@@ -96,6 +97,13 @@ def fastest(name: str, case: Case) -> int:
         call()
         seconds[size] = once(call).cpu
     return min(seconds, key=lambda size: seconds[size])
+
+
+def ratios(found: dict[str, Timed]) -> tuple[dict[str, Ratio], dict[str, Ratio]]:
+    """Each peer's time over ours: with all samples as one batch, and the least of that and in its best batches."""
+    over = {name: times.over(found["ours"].first(len(times.wall)))[0] for name, times in found.items()}
+    best = {name: min(over[other] for other in over if other.split(BEST)[0] == name) for name in PEERS}
+    return {name: over[name] for name in PEERS}, best
 
 
 def batched(call: Callable[[Tensor, Tensor], Tensor], case: Case, size: int) -> Attack:

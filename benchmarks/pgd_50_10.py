@@ -1,7 +1,8 @@
 """PGD-50-10 beside torchattacks, rai-toolbox, foolbox and ART: MNIST test images, ten runs of 50 steps.
 
-`peers.py` has everybody's way. Each peer gets the batch of 64, 256 and 1000 that suits it best, found by a short run. A
-sample is broken for us at any iterate, for them at the end of a run, so ours should not leave more.
+`peers.py` has everybody's way. Each peer gets the samples as one batch, as `attack_speed.py` gives them, and in the
+batches of 64, 256 and 1000 that suit it best, found by a short run. Every repetition begins at new starts; by these
+alone the accuracies that are left differ, so their means are compared, and CHANCE is left to them.
 
 Passes are counted outside of the attacks: the rows that go through the model, with or without a pass back. What
 survivors need is counted by a plain search that knows nothing of dropping: from the same starts it takes all steps of a
@@ -12,8 +13,10 @@ On the natural model nearly everything breaks in the first steps, on the robust 
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import mean
 
 import torch
 from torch import Tensor, nn
@@ -21,16 +24,18 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks import mnist
 from benchmarks.apart import Apart
-from benchmarks.peers import PEERS, SEED, Case, fastest, versions, warmed
+from benchmarks.peers import BEST, PEERS, SEED, STARTS, Case, fastest, ratios, versions, warmed
 from benchmarks.timing import FEWEST, Once, Report, Row, Timed, Value, interleaved, once
 from sihg.core.draw import generator
 from sihg.robust.attacks.attack import DRAWN
 from sihg.robust.ball import noise
 
 N, T, R = 2000, 50, 10
-LEAST = {"natural": 10.0, "robust": 1.6}  # times of ours, of the fastest peer
+LEAST = {"natural": 10.0, "robust": 1.6}  # times of ours, of the fastest peer with all samples as one batch
+LEAST_AT_BEST = 1.0  # and in its best batches
 MOST = 1.02  # our passes over those that survivors need
-CLOSE = 1.5  # times of the fastest peer: slower ones have one repetition, which is enough to tell
+CHANCE = 0.2  # points of accuracy: four of the images
+CLOSE = 1.25  # times of the fastest peer: slower ones have one repetition, which is enough to tell
 ROWS = 256  # that the plain search looks at together
 
 
@@ -44,58 +49,70 @@ def run(repetitions: int, out: Path | None) -> Report:
         case = Case(f"{kind} model", mnist.model(kind, out), x, y, mnist.EPS, T, R)
         with Apart() as apart:
             sizes = {name: apart(name, fastest, name, case) for name in PEERS}
-            timed = repeated(
-                {name: partial(apart, name, counted, name, case, sizes.get(name)) for name in ("ours", *PEERS)},
-                repetitions,
-            )
-        over = {name: times.over(timed["ours"].first(len(times.wall))) for name, times in timed.items()}
-        left = {name: 100 * (1 - float(times.value[0].double().mean())) for name, times in timed.items()}
-        looks = {name: int(times.value[1]) for name, times in timed.items()}
+            calls: dict[str, Callable[[], Once]]
+            calls = {name: partial(apart, name, counted, name, case) for name in ("ours", *PEERS)}
+            for name, size in sizes.items():
+                calls[f"{name}{BEST}{size}"] = partial(apart, name, counted, name, case, size)
+            timed = repeated(calls, repetitions)
+        left = {
+            name: mean(100 * (1 - float(broken.double().mean())) for broken, _ in t.values) for name, t in timed.items()
+        }
+        looks = {name: int(times.values[0][1]) for name, times in timed.items()}
         need = needed(case)
         tables[case.name] = [
-            {
-                "attack": name,
-                "batch": str(sizes.get(name, "its own")),
-                "s": times.milliseconds(1) / 1e3,
-                "over ours": over[name][0],
-                "CPU over ours": over[name][1],
-                "passes a sample": looks[name] / N,
-                "over those needed": looks[name] / need,
-                "accuracy left, %": left[name],
-                "repetitions": len(times.wall),
-            }
-            for name, times in timed.items()
+            row(name, times, timed["ours"], left[name], looks[name], need) for name, times in timed.items()
         ]
-        first = min(over[name][0] for name in PEERS)
+        whole, best = ratios(timed)
+        first, first_at_best = min(whole.values()), min(best.values())
         measured[f"{case.name}, the fastest peer over ours"] = first
+        measured[f"{case.name}, the fastest peer in its best batches over ours"] = first_at_best
         measured[f"{case.name}, our passes over those needed"] = looks["ours"] / need
         measured[f"{case.name}, passes needed a sample"] = need / N
-        held += [first.median >= least, looks["ours"] <= MOST * need, left["ours"] <= min(left.values())]
+        held += [first.median >= least, first_at_best.median >= LEAST_AT_BEST]
+        held += [looks["ours"] <= MOST * need, left["ours"] <= min(left.values()) + CHANCE]
     return Report(
-        f"PGD-{T}-{R} on {N} MNIST images: the fastest of four peers, each with its best batch, takes at least "
-        f"{LEAST['natural']:g} times our time on a natural model and {LEAST['robust']:g} times on a robust one; our "
-        f"passes are at most {MOST} times what survivors need, and no peer leaves less accuracy",
+        f"PGD-{T}-{R} on {N} MNIST images as one batch: the fastest of four peers takes at least {LEAST['natural']:g} "
+        f"times our time on a natural model and {LEAST['robust']:g} times on a robust one, in its best batches at "
+        f"least {LEAST_AT_BEST:g} times; our passes are at most {MOST} times what survivors need, and no peer leaves "
+        f"{CHANCE:g} points less accuracy",
         all(held),
         {**measured, "eps": mnist.EPS, "step": "2.5 eps / T", "seed": SEED, **versions()},
         tables,
     )
 
 
+def row(name: str, times: Timed, ours: Timed, left: float, looks: int, need: int) -> Row:
+    """A line of the table."""
+    wall, cpu = times.over(ours.first(len(times.wall)))
+    return {
+        "attack": name,
+        "s": times.milliseconds(1) / 1e3,
+        "over ours": wall,
+        "CPU over ours": cpu,
+        "passes a sample": looks / N,
+        "over those needed": looks / need,
+        "accuracy left, %": left,
+        "repetitions": len(times.wall),
+    }
+
+
 def repeated(calls: dict[str, Callable[[], Once]], repetitions: int) -> dict[str, Timed]:
     """One repetition of all, and more, FEWEST at most, of ours and the peers that come close to the fastest."""
     first = interleaved(calls, 1, warmed=True)
-    quick = min(times.wall[0] for name, times in first.items() if name != "ours")
-    close = {name: call for name, call in calls.items() if name == "ours" or first[name].wall[0] <= CLOSE * quick}
+    close = {"ours": calls["ours"]}
+    for among in (list(PEERS), [name for name in calls if BEST in name]):
+        quick = min(first[name].wall[0] for name in among)
+        close |= {name: calls[name] for name in among if first[name].wall[0] <= CLOSE * quick}
     more = interleaved(close, min(repetitions, FEWEST) - 1, warmed=True)
     return {name: times.and_then(more[name]) if name in more else times for name, times in first.items()}
 
 
-def counted(name: str, case: Case, size: int | None) -> Once:
+def counted(name: str, case: Case, size: int | None = None) -> Once:
     """Run and time an attack: what it broke, and the rows that it sent through the model.
 
     They are counted at its first layer: ART calls layers, not the model.
     """
-    call = warmed(name, case, size)
+    call = warmed(name, replace(case, seed=next(STARTS)), size)
     seen: list[int] = []
     layer = next(module for module in case.model.modules() if isinstance(module, nn.Conv2d))
     layer.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))  # stays: the model is a copy

@@ -48,11 +48,16 @@ def once(call: Callable[[], Any]) -> Once:
 
 @dataclass(frozen=True)
 class Timed:
-    """The repetitions of one callable: seconds by the clock and of its process's processors, and what it last gave."""
+    """The repetitions of one callable: seconds by the clock and of its process's processors, and what it gave."""
 
     wall: list[float]
     cpu: list[float]
-    value: Any
+    values: list[Any]
+
+    @property
+    def value(self) -> Any:
+        """What it last gave."""
+        return self.values[-1]
 
     def milliseconds(self, iterations: int) -> float:
         """The median wall time of one of so many iterations."""
@@ -60,11 +65,11 @@ class Timed:
 
     def first(self, repetitions: int) -> "Timed":
         """As if there had been no more repetitions than these."""
-        return Timed(self.wall[:repetitions], self.cpu[:repetitions], self.value)
+        return Timed(self.wall[:repetitions], self.cpu[:repetitions], self.values[:repetitions])
 
     def and_then(self, later: "Timed") -> "Timed":
         """With further repetitions."""
-        return Timed(self.wall + later.wall, self.cpu + later.cpu, self.value)
+        return Timed(self.wall + later.wall, self.cpu + later.cpu, self.values + later.values)
 
     def over(self, other: "Timed") -> tuple[Ratio, Ratio]:
         """This one's time over another's, repetition by repetition: by the clock, and of the processor."""
@@ -80,7 +85,9 @@ def interleaved(
     A first run of each is not counted, unless they are `warmed` up. After `seconds` no repetition begins any more, but
     there are FEWEST at least, if so many are asked for.
     """
-    timed = {name: Timed([], [], None if warmed else call()) for name, call in calls.items()}
+    timed = {name: Timed([], [], []) for name in calls}
+    for call in () if warmed else calls.values():
+        call()
     names, begin = list(calls), time.perf_counter()
     for repetition in range(repetitions):
         if repetition >= FEWEST and time.perf_counter() - begin > seconds:
@@ -89,7 +96,7 @@ def interleaved(
         for name in names[first:] + names[:first]:
             found, before = once(calls[name]), timed[name]
             found = found.value if isinstance(found.value, Once) else found
-            timed[name] = Timed([*before.wall, found.wall], [*before.cpu, found.cpu], found.value)
+            timed[name] = before.and_then(Timed([found.wall], [found.cpu], [found.value]))
     return timed
 
 
