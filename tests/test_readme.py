@@ -2,9 +2,15 @@
 
 import re
 import runpy
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
+
+from sihg.cli.main import main
+from sihg.robust.models import Threshold
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
@@ -45,3 +51,28 @@ def test_robust_network_example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
         assert start > 1.2 * early > 1.4 * late
     assert norms[2] != norms[5]
     assert names["rate"]([(k, 3 / k**1.5) for k in range(1, 200)]) == pytest.approx(1.5)
+
+
+def test_adaptive_attack_example(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = ["--preset", "digits", "--model", "threshold-cnn", "--width", "0.5", "--epochs", "2", "--samples", "300"]
+    assert main(["train", *run, "--out", str(tmp_path / "run")]) == 0
+    monkeypatch.setattr(
+        "sys.argv", ["adaptive_attack.py", str(tmp_path / "run"), "--attacks", "natural", "--samples", "60"]
+    )
+    names = runpy.run_path(str(ROOT / "examples" / "adaptive_attack.py"), run_name="__main__")
+    found = {
+        name: float(left)
+        for name, left in re.findall(r"^(natural|on the ramp) +(\S+)", capsys.readouterr().out, re.MULTILINE)
+    }
+    assert found["on the ramp"] < found["natural"]
+    torch.manual_seed(0)
+    model = nn.Sequential(OrderedDict(stem=Threshold(), body=nn.Sequential(nn.Flatten(), nn.Linear(9, 3))))
+    x, y = torch.rand(40, 1, 3, 3), torch.arange(40) % 3
+    moved = names["on_the_ramp"](model, 0.25)(x, y)
+    assert float((moved - x).abs().max()) <= 0.25 + 1e-6
+    corners = torch.where(model.body[1].weight[(y + 1) % 3] > model.body[1].weight[y], 0.25, -0.25)  # type: ignore[union-attr, index]
+    worst = model((x + corners.view_as(x)).clamp(0, 1))
+    lost = worst.gather(1, ((y + 1) % 3)[:, None]) > worst.gather(1, y[:, None])  # to the next class, a linear matter
+    assert bool((model(moved).argmax(1) != y)[lost.flatten()].all())
