@@ -50,7 +50,7 @@ class MSIHG(Threat):
     fresh: float = option(0.0, "share of the samples, drawn anew each time, whose search starts anywhere in the ball")
     interval: float = option(0.0, "share of the loss taken at interval bounds of the ball; grows with the ramp")
     implicit: str = option("sign", "the ascent: sign (the paper's surrogate) or proximal (the literal implicit step)")
-    search: str = option("ball", "what the ascent searches: ball, or what of it the model's first threshold lets pass")
+    search: str = option("ball", "the ascent searches: ball, or threshold (its part on the ramp of a threshold-cnn)")
     statistics: str = option("batch", "batch normalisation in the ascent: batch (not kept) or running")
     augment_delta: str = option(
         "same", "the stored perturbation moves: same (as its image, and back), independent, none"
