@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from sihg import evaluate
+from sihg import evaluate, load
 from sihg.robust import data
 from sihg.robust.attacks.attack import margins
 from sihg.robust.models.threshold import first_threshold
@@ -23,23 +23,23 @@ from sihg.robust.weights import of_run
 RUNS, STEPS = 10, 50
 
 
-def below_zero(logits: Tensor, y: Tensor) -> Tensor:
-    """The margins of a batch, to be made small."""
+def lost_margin(logits: Tensor, y: Tensor) -> Tensor:
+    """How far the labels of a batch are behind, added up."""
     return -margins(logits, y).sum()
 
 
 def on_the_ramp(model: nn.Module, eps: float) -> Callable[[Tensor, Tensor], Tensor]:
-    """The attack on images in [0, 1]: RUNS runs of STEPS steps that grow shorter, each run on what is left."""
+    """The attack on images in [0, 1]: RUNS runs of STEPS steps that grow shorter, each on what the ends before left."""
     threshold = first_threshold(model)
 
     def attack(x: Tensor, y: Tensor) -> Tensor:
         low, high = threshold.passed((x - eps).clamp(min=0), (x + eps).clamp(max=1))
-        point, left = low + (high - low) * torch.rand_like(x), torch.arange(len(x))
+        point, left = x.clone(), torch.arange(len(x), device=x.device)
         for run in range(RUNS):
             mine, least, most = y[left], low[left], high[left]
             at = least + (most - least) * torch.rand_like(least)
             for step in range(STEPS):
-                uphill = gradient(model, at, mine, summed if run % 2 == 0 else below_zero).sign()
+                uphill = gradient(model, at, mine, summed if run % 2 == 0 else lost_margin).sign()
                 at = torch.clamp(at + 0.2 * (1 - step / STEPS) * (most - least) * uphill, least, most)
             point[left] = at
             with torch.no_grad():
@@ -57,12 +57,18 @@ def main() -> None:
     words.add_argument("run", type=Path, help="a run of threshold-cnn or threshold-pair")
     words.add_argument("--attacks", default="pgd-50-10", help="by name, beside this one (default: pgd-50-10)")
     words.add_argument("--samples", type=int, help="test samples, each class in proportion (default: all)")
+    words.add_argument("--threads", type=int, help="of torch (default: its own choice)")
     args = words.parse_args()
+    if args.threads:
+        torch.set_num_threads(args.threads)
     weights = of_run(args.run, "last")
-    settings, model = weights.settings, weights.build()
-    model.load_state_dict(weights.tensors)
-    model.eval().requires_grad_(False)
-    _, test = data.load(settings.data)
+    settings = weights.settings
+    if settings.norm != "linf" or settings.bounds != (0.0, 1.0):
+        words.error(
+            f"{args.run} is of {settings.norm} with bounds {settings.bounds}: this attack is for linf in [0, 1]"
+        )
+    model = load(args.run).requires_grad_(False)
+    _, test = data.load(settings.data, weights.data_dir)
     attacks = {name: name for name in args.attacks.split(",")} | {"on the ramp": on_the_ramp(model, settings.eps)}
     print(evaluate(model, test, eps=settings.eps, attacks=attacks, samples=args.samples))
 

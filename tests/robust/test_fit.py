@@ -239,3 +239,9 @@ def test_a_run_of_fit_goes_on_with_fit(tmp_path: Path) -> None:
 def test_too_many_held_out_samples_are_refused() -> None:
     with pytest.raises(InputError, match=r"validation holds out 30 of 40 samples, .* such as --validation 4"):
         fit(own_model(), Pictures(), eps=0.1, samples=40, validation=30)
+
+
+def test_a_search_of_a_threshold_is_refused_before_it_begins(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"must begin with a Threshold, but this Sequential has no .stem"):
+        fit(own_model(), Pictures(), eps=0.1, epochs=1, search="threshold", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

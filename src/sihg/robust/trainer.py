@@ -134,7 +134,7 @@ class Trainer:
             )
         if isinstance(method, YOPO):
             split(self.model)  # a model without stem and body is refused now
-        if getattr(method, "search", "ball") == "threshold":
+        if isinstance(method, MSIHG) and method.search == "threshold":
             first_threshold(self.model)  # likewise
         if getattr(method, "interval", 0):
             Certified(eps=0.0).check(self.model, self.train.floats(slice(1)).to(self.device))

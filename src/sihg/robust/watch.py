@@ -43,8 +43,8 @@ class Watch:
             )
         if saturated is not None and saturated >= SATURATED:
             signs["saturated"] = (
-                f"{saturated:.1%} of the stored perturbations of epoch {epoch} lie on the boundary of the ball, so the "
-                "memory adds nothing to random corners: lower tau or step_size"
+                f"{saturated:.1%} of the stored perturbations of epoch {epoch} lie on the boundary of what is "
+                "searched, so the memory adds nothing to random corners: lower tau or step_size"
             )
         if moved is not None and epoch > 1 and moved < STILL:
             signs["still"] = (

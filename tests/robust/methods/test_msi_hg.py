@@ -315,18 +315,46 @@ def test_a_search_of_the_threshold_is_one_behind_it(steps: int) -> None:
     delta = in_front.inputs[-1] - x
     assert float(delta.abs().max()) <= eps + 1e-12
     torch.testing.assert_close(memory.read(batch.index, 2).double(), delta, rtol=0, atol=1e-6)
-    grey = (most - least) > 0
+    grey = most > least
     assert 0.2 < float(grey.double().mean()) < 1  # so that both kinds of pixels were there
-    assert log.moved is not None
-    assert log.saturated is not None
-    assert log.saturated > 0
+    at_ends = ((u <= least + 1e-9) | (u >= most - 1e-9))[grey]
+    assert log.saturated == pytest.approx(float(at_ends.double().mean()), abs=1e-9)
+    assert 0 < float(at_ends.double().mean()) < 1
+    assert log.moved == pytest.approx(float((delta - 0.15).abs().mean()) / eps, rel=1e-6)
+
+
+@pytest.mark.parametrize("settings", [{"fresh": 1.0}, {"ramp": 3.0}, {"bounds": None}])
+@pytest.mark.parametrize("parts", [1, 3])
+def test_searches_of_the_threshold_stay_on_the_ramp(settings: dict[str, Any], parts: int) -> None:
+    """Also in parts, on moved images, at a radius of 0 to begin with, and outside [0, 1]; and they find something."""
+    x, y = samples(12)
+    memory = fp32(12)
+    method, model = MSIHG(eps=EPS, tau=2 * EPS, noise=0.1, search="threshold", memory=memory, **settings), net("plain")
+    model = behind(model, 0.45, 0.55)
+    for whole in batches((x, y), size=12, epochs=3, augment=Augment(crop=1)):
+        for batch in whole.parts(parts):
+            with watched(model) as points:
+                method.step(model, batch, torch.optim.SGD(model.parameters(), lr=0.0))
+            radius = EPS * min(1.0, batch.time / settings["ramp"]) if "ramp" in settings else EPS
+            low, high = batch.x - radius, batch.x + radius
+            if "bounds" not in settings:
+                low, high = low.clamp(min=0), high.clamp(max=1)
+            least, most = Threshold(0.45, 0.55).passed(low, high)
+            for point in points.inputs:
+                assert bool((point >= least - 1e-6).all())
+                assert bool((point <= most + 1e-6).all())
+            with torch.no_grad():
+                near, far = (cross_entropy(model(some), batch.y) for some in (batch.x, points.inputs[-1]))
+            assert float(far) > float(near) or radius == 0
 
 
 def test_a_search_of_a_threshold_needs_one_and_signed_steps() -> None:
     method = MSIHG(eps=EPS, search="threshold")
     (batch,) = batches(samples(4), size=4)
-    with pytest.raises(InputError, match=r"a model whose .stem begins with a Threshold.* of Sequential has none"):
+    with pytest.raises(InputError, match=r"must begin with a Threshold, but this Sequential begins with Conv2d: take"):
         method.step(net("plain"), batch, sgd(net("plain")))
+    with pytest.raises(InputError, match=r"must begin with a Threshold, but this Linear has no .stem: take"):
+        method.step(nn.Linear(2, 2), batch, sgd(net("plain")))
     with pytest.raises(InputError, match=r"is for signed steps in linf, got proximal steps in linf: leave it out"):
         MSIHG(eps=EPS, search="threshold", implicit="proximal")
     with pytest.raises(InputError, match=r"is for signed steps in linf, got sign steps in l2: leave it out"):

@@ -38,9 +38,11 @@ class MSIHG(Threat):
     phi - |.|^2/(2 tau) of length `step_size` (default tau: the fixed-point iteration). The hybrid gradient is the
     optimiser's business: pass a `HybridGradient`.
 
-    Where the model begins with a `Threshold`, most of the ball is flat: a pixel that a step has carried past the ramp
-    needs several to come back. `search="threshold"` stays on the ramp, which leaves the model's values as they were,
-    and shrinks all lengths, pixel by pixel, as the pixel's interval has shrunk.
+    A model that begins with a `Threshold` is nearly flat over most of the ball: a pixel that a step has carried past
+    the ramp needs several to come back. `search="threshold"` stays on the ramp, where the model's values are those of
+    the ball up to the leak, and shrinks all lengths, pixel by pixel, as the pixel's interval has shrunk: with tau below
+    2 eps it sees less of the ramp. Searches begin near the stored perturbation or, fresh, near the sample itself, as
+    the threshold sees them.
     """
 
     tau: float | None = option(None, "how far from the stored perturbation the search may go (default eps)")
@@ -50,7 +52,9 @@ class MSIHG(Threat):
     fresh: float = option(0.0, "share of the samples, drawn anew each time, whose search starts anywhere in the ball")
     interval: float = option(0.0, "share of the loss taken at interval bounds of the ball; grows with the ramp")
     implicit: str = option("sign", "the ascent: sign (the paper's surrogate) or proximal (the literal implicit step)")
-    search: str = option("ball", "the ascent searches: ball, or threshold (its part on the ramp of a threshold-cnn)")
+    search: str = option(
+        "ball", "the ascent searches: ball, or threshold (its part on the ramp of a threshold-cnn or -pair)"
+    )
     statistics: str = option("batch", "batch normalisation in the ascent: batch (not kept) or running")
     augment_delta: str = option(
         "same", "the stored perturbation moves: same (as its image, and back), independent, none"
@@ -103,7 +107,7 @@ class MSIHG(Threat):
             climb = slope(model, batch.x, batch.y)
             searched, unit = self._searched(model, ball, batch)
             if self.implicit == "proximal":
-                delta = self._literal(climb, searched, old, batch)
+                delta = self._literal(climb, ball, old, batch)
             else:
                 delta = self._surrogate(climb, searched, unit, old, eps, batch)
         if self.memory is not None:

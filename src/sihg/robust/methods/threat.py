@@ -38,7 +38,7 @@ class Log:
     passes: float  # forward-backward passes of one sample through the whole network; a lone forward counts one half
     predicted: Tensor  # how often each class was
     moved: float | None = None  # mean |new - old delta| / eps of the memory
-    saturated: float | None = None  # share of entries of delta (l2: of deltas) on the boundary of the ball
+    saturated: float | None = None  # share of entries of delta (l2: of deltas) on the boundary of the set searched
 
 
 class Method(Protocol):

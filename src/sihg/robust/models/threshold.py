@@ -45,11 +45,13 @@ class Threshold(nn.Module):
 
 def first_threshold(model: nn.Module) -> Threshold:
     """The threshold that a model's stem begins with."""
-    stem = getattr(model, "stem", None)
-    first = stem[0] if isinstance(stem, nn.Sequential) and len(stem) else stem
+    first = getattr(model, "stem", None)
+    while isinstance(first, nn.Sequential) and len(first):
+        first = first[0]
     if isinstance(first, Threshold):
         return first
+    found = "has no .stem" if first is None else f"begins with {type(first).__name__}"
     raise InputError(
-        f"search = 'threshold' needs a model whose .stem begins with a Threshold, where forward(x) = body(stem(x)), "
-        f"but that of {type(model).__name__} has none: take threshold-cnn, or leave it out"
+        f"the model's .stem must begin with a Threshold, but this {type(model).__name__} {found}: take threshold-cnn "
+        "or threshold-pair, or write nn.Sequential(OrderedDict(stem=Threshold(), body=...))"
     )
