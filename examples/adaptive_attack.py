@@ -14,9 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from sihg import evaluate, load
+from sihg.errors import SihgError
 from sihg.robust import data
 from sihg.robust.attacks.attack import margins
-from sihg.robust.models.threshold import first_threshold
+from sihg.robust.evaluate import Evaluation
+from sihg.robust.models.threshold import threshold_of
 from sihg.robust.passes import gradient, summed
 from sihg.robust.weights import of_run
 
@@ -30,7 +32,7 @@ def lost_margin(logits: Tensor, y: Tensor) -> Tensor:
 
 def on_the_ramp(model: nn.Module, eps: float) -> Callable[[Tensor, Tensor], Tensor]:
     """The attack on images in [0, 1]: RUNS runs of STEPS steps that grow shorter, each on what the ends before left."""
-    threshold = first_threshold(model)
+    threshold = threshold_of(model)
 
     def attack(x: Tensor, y: Tensor) -> Tensor:
         low, high = threshold.passed((x - eps).clamp(min=0), (x + eps).clamp(max=1))
@@ -59,6 +61,14 @@ def main() -> None:
     words.add_argument("--samples", type=int, help="test samples, each class in proportion (default: all)")
     words.add_argument("--threads", type=int, help="of torch (default: its own choice)")
     args = words.parse_args()
+    try:
+        print(evaluated(words, args))
+    except SihgError as error:
+        words.error(str(error))
+
+
+def evaluated(words: argparse.ArgumentParser, args: argparse.Namespace) -> Evaluation:
+    """The run's model under the attacks by name and this one."""
     if args.threads:
         torch.set_num_threads(args.threads)
     weights = of_run(args.run, "last")
@@ -69,8 +79,9 @@ def main() -> None:
         )
     model = load(args.run).requires_grad_(False)
     _, test = data.load(settings.data, weights.data_dir)
-    attacks = {name: name for name in args.attacks.split(",")} | {"on the ramp": on_the_ramp(model, settings.eps)}
-    print(evaluate(model, test, eps=settings.eps, attacks=attacks, samples=args.samples))
+    attacks = {name.strip(): name.strip() for name in args.attacks.split(",")}
+    attacks |= {"on the ramp": on_the_ramp(model, settings.eps)}
+    return evaluate(model, test, eps=settings.eps, attacks=attacks, samples=args.samples)
 
 
 if __name__ == "__main__":

@@ -67,6 +67,12 @@ def test_adaptive_attack_example(
         for name, left in re.findall(r"^(natural|on the ramp) +(\S+)", capsys.readouterr().out, re.MULTILINE)
     }
     assert found["on the ramp"] < found["natural"]
+    for wrong, why in ((["--attacks", "pdg-20"], "unknown attack 'pdg-20'"), (["--samples", "0"], "samples")):
+        monkeypatch.setattr("sys.argv", ["adaptive_attack.py", str(tmp_path / "run"), *wrong])
+        with pytest.raises(SystemExit) as caught:
+            names["main"]()
+        assert caught.value.code == 2
+        assert why in capsys.readouterr().err
     torch.manual_seed(0)
     model = nn.Sequential(OrderedDict(stem=Threshold(), body=nn.Sequential(nn.Flatten(), nn.Linear(9, 3))))
     x, y = torch.rand(40, 1, 3, 3), torch.arange(40) % 3

@@ -28,7 +28,6 @@ from sihg.robust.evaluate import check_model, check_plans, check_range, checked_
 from sihg.robust.memory import PerturbationMemory
 from sihg.robust.methods import MSIHG, YOPO, FreeAT, build_method
 from sihg.robust.models import split
-from sihg.robust.models.threshold import first_threshold
 from sihg.robust.optimizers import CALMER, TrainingOptimizer, build_optimizer
 from sihg.robust.progress import Progress, Tally
 from sihg.robust.schedules import build as build_schedule
@@ -134,8 +133,8 @@ class Trainer:
             )
         if isinstance(method, YOPO):
             split(self.model)  # a model without stem and body is refused now
-        if isinstance(method, MSIHG) and method.search == "threshold":
-            first_threshold(self.model)  # likewise
+        if isinstance(method, MSIHG):
+            method.check(self.model, self.train.floats(slice(1)).to(self.device))
         if getattr(method, "interval", 0):
             Certified(eps=0.0).check(self.model, self.train.floats(slice(1)).to(self.device))
         return method

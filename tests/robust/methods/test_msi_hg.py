@@ -351,13 +351,34 @@ def test_searches_of_the_threshold_stay_on_the_ramp(settings: dict[str, Any], pa
 def test_a_search_of_a_threshold_needs_one_and_signed_steps() -> None:
     method = MSIHG(eps=EPS, search="threshold")
     (batch,) = batches(samples(4), size=4)
-    with pytest.raises(InputError, match=r"must begin with a Threshold, but this Sequential begins with Conv2d: take"):
+    with pytest.raises(InputError, match=r"this Sequential has no Threshold: take threshold-cnn"):
         method.step(net("plain"), batch, sgd(net("plain")))
-    with pytest.raises(InputError, match=r"must begin with a Threshold, but this Linear has no .stem: take"):
-        method.step(nn.Linear(2, 2), batch, sgd(net("plain")))
+    two = nn.Sequential(Threshold(0.3, 0.7), Threshold(), net("plain"))
+    with pytest.raises(InputError, match=r"thresholds with the ends \[\(0.3, 0.7\), \(0.4, 0.6\)\]: give all the same"):
+        method.step(two, batch, sgd(net("plain")))
     with pytest.raises(InputError, match=r"is for signed steps in linf, got proximal steps in linf: leave it out"):
         MSIHG(eps=EPS, search="threshold", implicit="proximal")
     with pytest.raises(InputError, match=r"is for signed steps in linf, got sign steps in l2: leave it out"):
         MSIHG(eps=EPS, search="threshold", norm="l2")
     with pytest.raises(InputError, match=r"search 'box': choose from ball, threshold"):
         MSIHG(eps=EPS, search="box")
+
+
+def test_a_search_of_the_threshold_checks_that_it_sees_the_samples() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = behind(net("plain"))
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = self.network((x - 0.5) / 0.5)
+            return logits
+
+    x, _ = samples(1)
+    MSIHG(eps=EPS, search="threshold").check(nn.Sequential(Threshold(), net("plain")), x)
+    MSIHG(eps=EPS).check(Scaled(), x)
+    model = Scaled()
+    with pytest.raises(InputError, match=r"that of this Scaled sees something else: put it first, or search the ball"):
+        MSIHG(eps=EPS, search="threshold").check(model, x)
+    assert not any(module._forward_pre_hooks for module in model.modules())
+    assert model.training

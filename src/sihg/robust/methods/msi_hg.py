@@ -22,8 +22,8 @@ from sihg.robust.methods.threat import (
     option,
     train_on,
 )
-from sihg.robust.models.threshold import first_threshold
-from sihg.robust.passes import STATISTICS, Slope, ascend, inner_mode, slope
+from sihg.robust.models.threshold import Threshold, threshold_of
+from sihg.robust.passes import STATISTICS, Slope, ascend, evaluating, inner_mode, slope
 
 
 @dataclass(kw_only=True)
@@ -97,6 +97,26 @@ class MSIHG(Threat):
                 "take fp16 (dtype='fp16' of the memory, --memory fp16)"
             )
 
+    def check(self, model: nn.Module, x: Tensor) -> None:
+        """Refuse a model that the search is not for; `x` is a sample."""
+        if self.search == "ball":
+            return
+        threshold_of(model)
+        seen: list[Tensor] = []
+        found = [module for module in model.modules() if isinstance(module, Threshold)]
+        hooks = [one.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0])) for one in found]
+        try:
+            with torch.no_grad(), evaluating(model):
+                model(x)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if not seen or any(not torch.equal(one, x) for one in seen):
+            raise InputError(
+                f"search = 'threshold' is for a Threshold that sees the samples as they are, that of this "
+                f"{type(model).__name__} sees something else: put it first, or search the ball"
+            )
+
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
         """Train on one batch."""
         ball, eps = self.ball(batch)
@@ -123,7 +143,7 @@ class MSIHG(Threat):
         """The set that the ascent searches, and the unit of its lengths."""
         if self.search == "ball":
             return ball, 1.0
-        ends = first_threshold(model).passed(batch.x + ball.low, batch.x + ball.high)
+        ends = threshold_of(model).passed(batch.x + ball.low, batch.x + ball.high)
         low, high = (torch.clamp(end - batch.x, ball.low, ball.high) for end in ends)
         return LinfSet(low, high), (high - low) / (ball.high - ball.low).clamp_(min=torch.finfo(low.dtype).tiny)
 

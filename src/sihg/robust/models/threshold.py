@@ -43,15 +43,15 @@ class Threshold(nn.Module):
         return f"{self.low}, {self.high}"
 
 
-def first_threshold(model: nn.Module) -> Threshold:
-    """The threshold that a model's stem begins with."""
-    first = getattr(model, "stem", None)
-    while isinstance(first, nn.Sequential) and len(first):
-        first = first[0]
-    if isinstance(first, Threshold):
-        return first
-    found = "has no .stem" if first is None else f"begins with {type(first).__name__}"
-    raise InputError(
-        f"the model's .stem must begin with a Threshold, but this {type(model).__name__} {found}: take threshold-cnn "
-        "or threshold-pair, or write nn.Sequential(OrderedDict(stem=Threshold(), body=...))"
-    )
+def threshold_of(model: nn.Module) -> Threshold:
+    """The threshold of a model; of several, which must be alike, the first."""
+    found = [module for module in model.modules() if isinstance(module, Threshold)]
+    if not found:
+        raise InputError(
+            f"this {type(model).__name__} has no Threshold: take threshold-cnn or threshold-pair, or put one first in "
+            "your own, nn.Sequential(Threshold(), ...)"
+        )
+    ends = sorted({(one.low, one.high) for one in found})
+    if len(ends) > 1:
+        raise InputError(f"this {type(model).__name__} has thresholds with the ends {ends}: give all the same")
+    return found[0]
