@@ -351,6 +351,18 @@ def test_an_attack_that_makes_the_model_better() -> None:
     assert "look at its loss and its labels" in message
 
 
+def test_the_natural_accuracy_of_the_standard_set_counts_too() -> None:
+    ball, samples = Ball(EPS), digits()
+    natural, whole, other = (
+        Outcome.begin(name, torch.arange(397) < n) for name, n in (("natural", 20), ("standard", 30), ("pgd-3", 10))
+    )
+    whole.stages = (natural, whole)
+    found = {one.name: one for one in trust.after(samples, 397, planned("standard,pgd-3", ball), [whole, other], None)}
+    assert found["below natural"].message.startswith("pgd-3 leaves 97.48%, more than the natural 94.96%")
+    alone = {one.name: one for one in trust.after(samples, 397, planned("pgd-3", ball), [other], None)}
+    assert alone["below natural"].result == "not run"
+
+
 def test_noise_may_by_chance_make_the_model_better() -> None:
     """At a tiny radius it mends about as many samples as it breaks."""
     ball, samples = Ball(EPS), digits()

@@ -354,7 +354,8 @@ def _above_chance(samples: Samples, outcomes: list[Outcome]) -> Check:
 
 
 def _below_natural(plans: Mapping[str, Plan], outcomes: list[Outcome]) -> Check:
-    natural = next((one for one in outcomes if one.attack == "natural"), None)
+    everything = [*outcomes, *(stage for one in outcomes for stage in one.stages)]
+    natural = next((one for one in everything if one.attack == "natural"), None)
     if natural is None:
         return Check("below natural", "not run", "natural is not among the attacks")
     climbing = [one for one in outcomes if not all(isinstance(a, Noise | Transfer) for a in plans[one.attack].values())]
