@@ -79,7 +79,7 @@ def write(folder: Path) -> None:
 
 def peak_of(n: int, folder: Path, records: Path) -> float:
     """The largest resident memory of an evaluation of so many samples, in MB."""
-    sihg = [sys.executable, "-m", "sihg.cli.main", "evaluate", str(folder / "model.safetensors")]
+    sihg = [sys.executable, "-m", "sihg", "evaluate", str(folder / "model.safetensors")]
     what = ["--model", "small-cnn", "--data", f"npz:{folder / f'{n}.npz'}", "--eps", str(EPS)]
     attacks = ["--attacks", "natural,pgd-20", "--out", str(records / str(n))]
     watched = subprocess.run(

@@ -1,6 +1,7 @@
 """Timing side by side, so that whatever else the machine does falls on all alike; and what a benchmark reports."""
 
 import math
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 FEWEST = 5  # repetitions that a time box leaves
+TOLD = 5.0  # seconds, from which on a run is told of
 BATCHES = (64, 256, 1000)  # samples, among which each peer has its best
 
 
@@ -83,7 +85,7 @@ def interleaved(
 
     One that gives a `Once` has timed itself, in another process.
     A first run of each is not counted, unless they are `warmed` up. After `seconds` no repetition begins any more, but
-    there are FEWEST at least, if so many are asked for.
+    there are FEWEST at least, if so many are asked for. Long runs are told of as they end.
     """
     timed = {name: Timed([], [], []) for name in calls}
     for call in () if warmed else calls.values():
@@ -97,6 +99,8 @@ def interleaved(
             found, before = once(calls[name]), timed[name]
             found = found.value if isinstance(found.value, Once) else found
             timed[name] = before.and_then(Timed([found.wall], [found.cpu], [found.value]))
+            if found.wall >= TOLD:
+                print(f"{name}: {found.wall:.1f} s ({repetition + 1} of {repetitions})", file=sys.stderr, flush=True)
     return timed
 
 

@@ -358,7 +358,7 @@ def test_a_setting_goes_to_the_methods_that_have_it(
 
 
 def start(out: Path, *words: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "sihg.cli.main", "reproduce", "digits", *TINY, "--out", str(out), *words]
+    command = [sys.executable, "-m", "sihg", "reproduce", "digits", *TINY, "--out", str(out), *words]
     return subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 

@@ -123,7 +123,7 @@ def test_interrupted_run_keeps_what_was_reached(how: signal.Signals, tmp_path: P
     words = [
         sys.executable,
         "-m",
-        "sihg.cli.main",
+        "sihg",
         "solve",
         "weak-mvi-nonlinear",
         "--iterations",
@@ -236,7 +236,7 @@ def test_own_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
 
 def test_help_is_quick_and_complete() -> None:
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "sihg.cli.main", "solve", "--help"],
+        [sys.executable, "-X", "importtime", "-m", "sihg", "solve", "--help"],
         capture_output=True,
         text=True,
         check=True,
