@@ -274,3 +274,41 @@ def test_data_outside_the_bounds() -> None:
 def test_bounds_that_do_not_fit(shape: tuple[int, ...]) -> None:
     with pytest.raises(InputError, match=r"bounds of shape \(5,\) do not fit samples of shape"):
         Ball(0.1, bounds=(torch.zeros(5), torch.ones(5))).around(torch.full(shape, 0.5))
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize(("least", "most"), [(0.1, 0.9), (-2.1, 2.64), (0.0, 1.0), (-1e-3, 3e5), (-math.inf, 0.3)])
+def test_the_ends_of_the_set_are_within_the_bounds_to_the_bit(norm: str, least: float, most: float) -> None:
+    x = torch.rand(1000, 8, generator=seeded(0)) * min(most - least, most + 5) + max(least, -5)
+    x = x.clamp(least, most)
+    feasible = Ball(min(0.7, most), norm, (least, most)).around(x)
+    low, high = (torch.tensor(b) for b in (least, most))
+    for far in (-1e6, 1e6):
+        point = x + feasible.project_(torch.full_like(x, far))
+        assert bool((point >= low).all())
+        assert bool((point <= high).all())
+    if norm == "linf":
+        assert torch.equal(Ball(9e5, "linf", None).around(x).low, torch.full_like(x, -9e5))
+        near = (most - x < 0.5) & (x > 0.2)
+        assert not near.any() or float((x + feasible.high)[near].min()) == pytest.approx(most, rel=1e-6)
+
+
+def test_balls_of_bounds_that_do_not_fit_are_not_alike() -> None:
+    one, other = (Ball(0.1, bounds=(torch.zeros(n), torch.ones(n))) for n in (3, 4))
+    assert not one.same_as(other)
+    assert one.same_as(Ball(0.1))
+
+
+def test_lists_are_bounds_too() -> None:
+    with pytest.raises(InputError, match=r"outside its bounds \(one for each feature\)"):
+        Ball(0.1, bounds=([0.0, 0.0], [1.0, 1.0])).around(torch.tensor([[0.0, 2.0]]))  # type: ignore[arg-type]
+
+
+def test_pixels_that_were_not_divided() -> None:
+    x = 200 * torch.rand(5, 1, 4, 4)
+    with pytest.raises(
+        InputError, match=r"as 8-bit pixels do, and eps is 0\.3: divide x by 255, or give eps in its unit"
+    ):
+        Ball(0.3, "linf", None).check_scale(x)
+    for ball, other in ((Ball(8.0, "linf", None), x), (Ball(0.0, "linf", None), x), (Ball(0.3, "linf", None), x[0, 0])):
+        ball.check_scale(other)

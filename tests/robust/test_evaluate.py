@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sihg.errors import InputError
 from sihg.robust import cascade
-from sihg.robust.attacks import PGD, Natural
+from sihg.robust.attacks import PGD, Natural, Transfer
 from sihg.robust.ball import Ball, Bounds
 from sihg.robust.cascade import judge
 from sihg.robust.data.samples import Samples, as_samples
@@ -137,6 +137,7 @@ class Odd(nn.Module):
     def forward(self, x: Tensor) -> object:
         n = len(x)
         odd = {"flat": x.flatten()[:10], "few": torch.zeros(n, 9), "map": torch.zeros(n, 10, 2), "pair": (x, x)}
+        odd |= {"whole": torch.zeros(n, 10, dtype=torch.int64)}
         if self.kind == "lookup":
             raise IndexError("no such row")
         return odd[self.kind]
@@ -149,6 +150,7 @@ class Odd(nn.Module):
         ("few", r"digits has 10 classes \(the label of row \d is \d\), the model 9 outputs: labels count from 0"),
         ("map", r"output of shape \(1, 10, 2\) for one sample"),
         ("pair", r"output of shape tuple for one sample"),
+        ("whole", "the model gives torch.int64: it must give logits, which are floats"),
         ("lookup", r"does not take samples of shape \(1, 8, 8\) and type torch.float32 \(no such row\): give it data"),
     ],
 )
@@ -167,11 +169,15 @@ def test_wrong_arguments_are_named() -> None:
         ({"eps": torch.tensor([0.1, 0.2])}, "eps must be finite and >= 0, got tensor"),
         (
             {"bounds": (0, 0.5, 1)},
-            r"bounds must be two numbers or tensors, got a tuple that is not: give \(lowest, highest\)",
+            r"two numbers or tensors that fit each other, got a tuple that is not: give \(lowest, highest\)",
         ),
         ({"bounds": (None, 1)}, "bounds must be two numbers or tensors"),
         ({"attacks": {}}, "no attack is named"),
+        ({"bounds": (torch.zeros(3), torch.ones(4))}, "tensors that fit each other"),
         ({"attacks": PGD(eps=0.1)}, "attacks is a PGD: give names, such as natural,pgd-20, or a dict"),
+        ({"attacks": ["natural", PGD(eps=0.1)]}, "a PGD is no name: give attacks of your own as a dict"),
+        ({"samples": 2.5}, "cannot take 2.5 of the 5 samples of digits: give 1 to 5"),
+        ({"attacks": {"other": Transfer(eps=0.1, source=nn.Linear(3, 2))}}, "the source of a transfer does not take"),
     ]
     for changed, message in wrong:
         with pytest.raises(InputError, match=message):
@@ -281,3 +287,64 @@ def test_what_is_wrong_without_attack_is_broken_by_every_one() -> None:
     y = torch.zeros(20, dtype=torch.int64)
     for name in ("apgd-ce-3", "apgd-t-3", "fab-t-3", "square-3", "noise-1"):
         assert evaluate(Hole(), (x, y), attacks=name, eps=0.04, bounds=None).accuracy == 0, name
+
+
+def test_errors_without_attack_that_one_attack_misses_are_in_the_intersection() -> None:
+    """PGD starts beside the sample, and near it the model is right."""
+    own: Attacks = {"natural": "natural", "away": lambda x, _y: x + (0.7 - x).clamp(-0.25, 0.25)}
+    x = torch.tensor([[0.45], [0.75]])
+    found = evaluate(Threshold(), (x, torch.tensor([1, 1])), attacks=own, eps=0.25)
+    assert [(row["attack"], row["accuracy"]) for row in found.rows()] == [("natural", 0.5), ("away", 1), ("all", 0.5)]
+    found = evaluate(Threshold(), on_a_line(), attacks="natural,pgd-10", eps=0.25)
+    assert [row["attack"] for row in found.rows()] == ["natural", "pgd-10"]
+
+
+def test_a_model_that_changes_its_input_is_refused() -> None:
+    class Careless(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            x -= 0.5
+            return torch.cat([-x, x], 1)
+
+    samples = on_a_line()
+    before = samples.x.clone()
+    with pytest.raises(InputError, match=r"the model changes its input: write x = x - 0\.5 instead of x -= 0\.5"):
+        evaluate(Careless(), samples, attacks="natural", eps=0.1)
+    assert torch.equal(samples.x, before)
+
+
+def test_labels_of_any_whole_type() -> None:
+    samples = on_a_line()
+    for kind in (torch.uint8, torch.uint16, torch.int32, torch.float64):
+        found = evaluate(Threshold(), (samples.x, samples.y.to(kind)), attacks="pgd-2", eps=0.25)
+        assert found.accuracy == 3 / 7
+    assert bool(PGD(eps=0.25).run(Threshold(), samples.x, samples.y.to(torch.uint16)).broken.any())
+    with pytest.raises(InputError, match=r"x has shape \(7, 0\): a sample needs at least one feature"):
+        evaluate(Threshold(), (samples.x[:, :0], samples.y), attacks="natural", eps=0.1)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_logits_in_double_precision_of_single_inputs(norm: str) -> None:
+    class Mixed(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            x = x.double()
+            return torch.cat([0.5 - x, x - 0.5, 0 * x - 9, 0 * x - 10], 1)
+
+    samples = on_a_line()
+    found = evaluate(Mixed(), (samples.x.float(), samples.y), attacks="standard,pgd-3,noise-1", eps=0.25, norm=norm)
+    assert found.accuracy == 3 / 7
+
+
+@pytest.mark.parametrize("shape", [(3, 1, 1), (1, 3, 1, 1), (3, 4, 4)])
+def test_bounds_by_channel(shape: tuple[int, ...]) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model, x = nn.Sequential(nn.Flatten(), nn.Linear(48, 2)), torch.rand(60, 3, 4, 4)
+    y = model(x).argmax(1)
+    bounds = torch.zeros(shape), torch.full(shape, torch.inf)
+    bounds[1].view(-1)[0] = 1.0  # the others are open above: their range is that of the samples
+    found = evaluate(model, (x, y), attacks="natural,pgd-20,square-20", eps=0.1, bounds=bounds)
+    results = {one.name: one.result for one in found.checks}
+    assert (results["unit"], results["radius"]) == ("fine", "fine")
+    assert 0 < found.accuracy < 1
+    with pytest.raises(InputError, match=r"bounds of shape \(7,\) do not fit samples of shape \(3, 4, 4\)"):
+        evaluate(model, (x, y), attacks="pgd-2", eps=0.1, bounds=(torch.zeros(7), torch.ones(7)))

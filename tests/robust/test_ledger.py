@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from sihg.errors import InputError
 from sihg.robust import cascade, ledger
-from sihg.robust.attacks import PGD, Attack, Natural, Noise
+from sihg.robust.attacks import APGD, PGD, Attack, Natural, Noise
 from sihg.robust.attacks.attack import margins
 from sihg.robust.cascade import Outcome, judge
 from sihg.robust.data.samples import Samples, as_samples
@@ -232,3 +232,24 @@ def test_points_that_find_no_place_are_told_of_at_once(tmp_path: Path, monkeypat
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(InputError, match=r"cannot write .*No space left on device\): free the place"):
         run(FileLedger(tmp_path / "a.npz", ABOUT, tmp_path / "a.npy"))
+
+
+def test_what_a_reader_should_know_is_kept(tmp_path: Path) -> None:
+    """Three classes are fewer than the loss of APGD-T needs."""
+    three, plans = nn.Linear(6, 3), {"apgd-t": {"apgd-t": APGD(eps=0.1, loss="dlr-t", steps=2)}}
+    some = as_samples((data().x, data().y % 3))
+    whole, again = (judge(three, some, plans, ledger=FileLedger(tmp_path / "a.npz", ABOUT)) for _ in range(2))
+    assert "the difference of two logits" in whole[0].remark
+    assert found(again) == found(whole)
+
+
+def test_what_is_known_is_a_copy(tmp_path: Path) -> None:
+    book = FileLedger(tmp_path / "a.npz", ABOUT)
+    run(book)
+    known = book.known("natural")
+    assert known is not None
+    known.broken.logical_not_()
+    known.done = 0
+    kept = book.known("natural")
+    assert kept is not None
+    assert (kept.done, bool((kept.broken == known.broken).any())) == (N, False)

@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,9 @@ from torch import Tensor, nn
 
 from sihg.cli.main import main
 from sihg.errors import InputError
+from sihg.robust import again as again_
 from sihg.robust import data, trust
+from sihg.robust.again import Probe, again
 from sihg.robust.attacks import PGD, Attack, Natural, Square
 from sihg.robust.attacks.attack import Search
 from sihg.robust.ball import Ball
@@ -22,7 +24,7 @@ from sihg.robust.cascade import Outcome, judge
 from sihg.robust.data.samples import Samples, as_samples
 from sihg.robust.evaluate import Attacks, Evaluation, evaluate, planned
 from sihg.robust.fit import fit
-from sihg.robust.trust import Check, State, again
+from sihg.robust.trust import FEW, Check, State
 
 EPS = 0.05
 Change = Callable[[Tensor], Tensor]
@@ -81,8 +83,9 @@ def attacked_again(
 ) -> dict[str, Check]:
     """The checks that attack again, with all the time they want."""
     samples, ball = samples or digits(), ball or Ball(EPS)
-    outcomes = judge(model, samples, planned("natural", ball))
-    return {one.name: one for one in again(model, samples, ball, outcomes, 0, **{"share": math.inf, **settings})}
+    plans = planned("natural,noise-1", ball)
+    outcomes = judge(model, samples, plans)
+    return {one.name: one for one in again(model, samples, ball, plans, outcomes, 0, **{"share": math.inf, **settings})}
 
 
 def test_a_healthy_model_gives_no_reason_to_doubt() -> None:
@@ -184,8 +187,25 @@ def test_a_training_flag_that_an_attack_changes(training: bool) -> None:
     attack(torch.zeros(1), torch.zeros(1))
     assert found.check().result == "error"
     assert "the evaluation has changed linear.training: " in found.check().message
-    if not training:
-        assert check(model.eval(), "state", {"mine": attack})[0] == "error"
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_an_attack_that_has_the_model_train(training: bool) -> None:
+    model = Restless("nothing").train(training)
+
+    def attack(x: Tensor, _y: Tensor) -> Tensor:
+        model.train()
+        return x
+
+    result, message = check(model, "state", {"mine": attack})
+    assert result == "error"
+    assert "the evaluation has changed the model.training and 5 more: " in message
+
+
+def test_values_that_are_no_numbers_do_not_change() -> None:
+    model = Restless("nothing")
+    model.register_buffer("unused", torch.tensor([math.nan, 1.0]))
+    assert check(model, "state", "natural,fgsm")[0] == "fine"
 
 
 def test_probabilities() -> None:
@@ -323,21 +343,41 @@ def test_steps_and_runs_that_find_more() -> None:
     y = torch.arange(100) % 2
     samples = as_samples((0.25 + 0.5 * y.double()[:, None] + 1e-9, y))
     found = attacked_again(Slit(), samples)
-    for name, what in (("steps", "100 steps break"), ("runs", "five runs break")):
+    for name, what in (("steps", "pgd-100 breaks"), ("runs", "pgd-20-5 breaks")):
         assert found[name].result == "warning"
         assert what in found[name].message
         assert "PGD-20 has not converged, take more steps and runs, or standard" in found[name].message
 
 
-def test_one_step_that_beats_several() -> None:
-    def hidden(x: Tensor) -> Tensor:
-        """The gradient is right at images of whole pixel values alone."""
-        whole = ((255 * x).round() / 255 - x).abs().flatten(1).amax(1) < 1e-6
-        return torch.where(whole[:, None, None, None], x, reversed_gradient(x))
+def hidden(x: Tensor) -> Tensor:
+    """The gradient is right at images of whole pixel values alone."""
+    whole = ((255 * x).round() / 255 - x).abs().flatten(1).amax(1) < 1e-6
+    return torch.where(whole[:, None, None, None], x, reversed_gradient(x))
 
+
+def test_one_step_that_beats_several() -> None:
     found = attacked_again(Planted(hidden))["one step"]
     assert found.result == "warning"
     assert "gradients are masked, trust square" in found.message
+
+
+@pytest.mark.parametrize("attacks", ["natural,pgd-20", "natural,fgsm,pgd-20", "natural,fgsm,pgd-50-2"])
+def test_masked_gradients_are_seen_in_a_usual_evaluation(attacks: str) -> None:
+    """What it has found counts for all samples, what it has not is tried on some."""
+    found = evaluate(Planted(hidden), digits(), eps=EPS, attacks=attacks)
+    message = tripped(found)["one step"]
+    assert message.endswith("gradients are masked, trust square")
+    assert ("of 397 samples" in message) == ("fgsm" in attacks)
+    assert f", {attacks.rpartition(',')[2]} only " in message
+    assert "one step" not in tripped(evaluate(healthy(), digits(), eps=EPS, attacks=attacks))
+
+
+def test_what_the_evaluation_has_found_is_not_sought_again() -> None:
+    y = torch.arange(100) % 2
+    samples = (0.25 + 0.5 * y.double()[:, None] + 1e-9, y)
+    found = evaluate(Slit(), samples, eps=EPS, attacks="natural,fgsm,pgd-20,pgd-120,pgd-30-6")
+    assert "of 100 samples pgd-120 breaks " in tripped(found)["steps"]
+    assert "of 100 samples pgd-30-6 breaks " in tripped(found)["runs"]
 
 
 def test_an_attack_that_makes_the_model_better() -> None:
@@ -426,7 +466,7 @@ def test_half_precision_within_the_forward() -> None:
         (8 / 255, "linf", (0.0, 1.0), 1, "fine"),
         (0.2 / 255, "linf", (0.0, 1.0), 1, "fine"),
         (8 / 255, "linf", (0.0, 255.0), 255, "warning"),
-        (8 / 255, "linf", None, 255, "warning"),  # the range is then that of the samples
+        (8 / 255, "linf", None, 2550, "warning"),  # the range is then that of the samples
         (8.0, "linf", (0.0, 255.0), 255, "fine"),
         (0.01, "l2", (0.0, 1.0), 1, "warning"),
         (0.3, "l2", (0.0, 1.0), 1, "fine"),
@@ -465,41 +505,73 @@ def test_a_model_no_better_than_one_class() -> None:
 NAMES = ["one step", "radius", "steps", "runs"]
 
 
-def claimed(passes: int, seconds: float = 1000.0) -> list[Outcome]:
-    """An outcome that has taken so many passes, so long."""
-    outcome = Outcome.begin("pgd-20", torch.zeros(397, dtype=torch.bool))
-    outcome.passes, outcome.seconds = passes, seconds
-    return [outcome]
+@pytest.fixture
+def counted_out(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]]:
+    """What the checks come to after an evaluation of so many passes and seconds; a pass has no fixed cost."""
+
+    def sees(probe: Probe) -> bool:
+        probe.start = FEW * probe.unit
+        return True
+
+    monkeypatch.setattr(again_, "LITTLE", 0.0)
+    monkeypatch.setattr(Probe, "sees", sees)
+
+    def run(passes: int, seconds: float = 1000.0, **settings: Any) -> dict[str, str]:
+        outcome = Outcome.begin("noise-1", torch.zeros(397, dtype=torch.bool))
+        outcome.passes, outcome.seconds = passes, seconds
+        ball = Ball(EPS)
+        found = again(healthy(), digits(), ball, planned("noise-1", ball), [outcome], 0, **settings)
+        return {one.name: one.message or one.result for one in found}
+
+    return run
 
 
-def test_a_tiny_share_of_the_time_allows_nothing() -> None:
-    found = attacked_again(healthy(), share=1e-9)
-    assert [(one.name, one.result) for one in found.values()] == [(name, "not run") for name in NAMES]
-    assert {one.message for one in found.values()} == {"it would take more than 0% of the evaluation's 0 s"}
+def test_a_tiny_share_of_the_time_allows_nothing(counted_out: Callable[..., dict[str, str]]) -> None:
+    found = counted_out(1000, share=1e-9)
+    assert found == dict.fromkeys(NAMES, "it would take more than 0% of the evaluation's 1000 s")
+    assert counted_out(10**6)["one step"] == "fine"
+    assert counted_out(10**6, spent=249.0)["one step"].startswith("it would take more than 25%")
 
 
-@pytest.mark.parametrize("run", [0, 1, 2, 3])
-def test_what_would_take_too_long_is_not_begun(run: int) -> None:
-    """A quarter of the passes of the evaluation pays for 21, 30 and 105 passes of 256 samples."""
-    passes = 4 * 256 * [20, 21, 30, 105][run]
-    found = list(again(healthy(), digits(), Ball(EPS), claimed(passes, 1e6), 0, share=0.2501))
-    expected = {0: [], 1: NAMES[:1], 2: NAMES[:2], 3: NAMES}[run]
-    assert [one.name for one in found if one.result == "fine"] == expected
-    assert {one.message for one in found if one.result != "fine"} <= {
-        "it would take more than 25% of the evaluation's 1000000 s"
-    }
+@pytest.mark.parametrize(
+    ("budget", "samples", "run"), [(23 * 64 - 1, 0, 0), (23 * 64, 64, 1), (23 * 128, 128, 2), (101 * 256, 256, 4)]
+)
+def test_as_many_samples_as_can_be_paid(
+    budget: int, samples: int, run: int, counted_out: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One step takes 2 passes, beside 21; three radii take 33, 100 steps and five runs 101 each; in million seconds."""
+    asked: list[int] = []
+    plain = Probe.broken
+
+    def broken(probe: Probe, attack: PGD, rows: Tensor) -> Tensor:
+        asked.append(len(rows))
+        return plain(probe, attack, rows)
+
+    monkeypatch.setattr(Probe, "broken", broken)
+    found = counted_out(4 * budget, seconds=4e6 * budget, spent=-100.0)
+    assert asked[:1] == ([samples] if samples else [])
+    assert [name for name, result in found.items() if result == "fine"] == NAMES[:run]
 
 
-def test_time_that_is_spent_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_that_is_spent_is_gone(
+    counted_out: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each attack takes three ticks of 100 s: two attacks of the first check leave 400 s of 1,000 to the second."""
+    monkeypatch.setattr(time, "perf_counter", (100.0 * tick for tick in range(1000)).__next__)
+    monkeypatch.setattr(Probe, "rows", lambda probe, *_: torch.arange(397) if probe.seconds > 0 else None)
+    assert [counted_out(1000, share=1.0)[name] for name in NAMES[:3]] == [
+        "fine",
+        "fine",
+        "it would take more than 100% of the evaluation's 1000 s",
+    ]
 
-    def clock() -> Iterator[float]:
-        for tick in range(1000):
-            yield 100.0 * tick
 
-    monkeypatch.setattr(time, "perf_counter", clock().__next__)
-    found = list(again(healthy(), digits(), Ball(EPS), claimed(10**9), 0, share=1.0))
-    assert [one.result for one in found] == ["fine", "fine", "not run", "not run"]
+def test_an_evaluation_of_a_moment_is_worth_half_a_second() -> None:
+    found = evaluate(healthy(), digits(), eps=EPS, attacks="natural,pgd-20")
+    assert {one.result for one in found.checks if one.name in NAMES} == {"fine"}
+    assert found.checks_seconds < 5
+    found = evaluate(healthy(), digits(), eps=EPS, attacks="natural")
+    assert {one.message for one in found.checks if one.name in NAMES} == {"there is no attack"}
 
 
 def test_few_samples_and_no_radius_say_nothing() -> None:
@@ -522,7 +594,7 @@ def test_the_command_tells_of_the_checks(trained: Path, capsys: pytest.CaptureFi
     err = capsys.readouterr().err
     assert "\nwarning: 100 of 397 samples were evaluated: " in f"\n{err}"
     assert "warning: msi-hg trains against projected gradient steps, and only these were used: add standard" in err
-    assert ", 0 errors, 5 not run" in err
+    assert ", 0 errors, 1 not run" in err
     assert main([*words, "--json"]) == 0
     captured = capsys.readouterr()
     checks = {one["name"]: one["result"] for one in json.loads(captured.out)["checks"]}

@@ -70,11 +70,11 @@ class Ball:
         if self.bounds is None:
             return
         try:
-            low, high = (torch.as_tensor(b) for b in self.bounds)
+            low, high = torch.broadcast_tensors(*(torch.as_tensor(b) for b in self.bounds))
         except (TypeError, ValueError, RuntimeError):
             raise InputError(
-                f"bounds must be two numbers or tensors, got a {type(self.bounds).__name__} that is not: give (lowest, "
-                "highest), or None for none"
+                f"bounds must be two numbers or tensors that fit each other, got a {type(self.bounds).__name__} that "
+                "is not: give (lowest, highest), or None for none"
             ) from None
         if not (bool((low <= high).all()) and bool((low < high).any())):  # a single feature may be fixed
             raise InputError(
@@ -87,14 +87,22 @@ class Ball:
         """The range of each feature: 1 for uint8, which stands for pixels, else that of the bounds or of x itself."""
         if x.dtype == torch.uint8:
             return torch.ones(x.shape[1:])
-        low, high = (x.amin(0), x.amax(0)) if self.bounds is None else (torch.as_tensor(b) for b in self.bounds)
-        return (high - low).expand(x.shape[1:])
+        widths = x.amax(0) - x.amin(0)
+        if self.bounds is None:
+            return widths
+        low, high = (_spread(torch.as_tensor(b), x[:1])[0] for b in self.bounds)
+        return torch.where(torch.isfinite(high - low), high - low, widths)
 
     def check_scale(self, x: Tensor) -> None:
         """Refuse a radius that no two samples of such data are apart; a few samples do not tell without bounds."""
         if self.bounds is not None or x.dtype == torch.uint8:
             width = float(self.widths(x).max())
             self._check_radius(width * (1.0 if self.norm == "linf" else math.sqrt(math.prod(x.shape[1:]))))
+        elif 0 < self.eps < 1 and x.dim() > 2 and float(x.min()) >= 0 and 128 < float(x.max()) <= 255:
+            raise InputError(
+                f"x goes from {float(x.min()):g} to {float(x.max()):g} as 8-bit pixels do, and eps is {self.eps:g}: "
+                "divide x by 255, or give eps in its unit"
+            )
 
     def _check_radius(self, most: float) -> None:
         if self.eps > most:
@@ -108,12 +116,17 @@ class Ball:
         if self.bounds is None:
             low, high = torch.full_like(x, -math.inf), torch.full_like(x, math.inf)
         else:
-            low, high = (_spread(torch.as_tensor(b, dtype=x.dtype, device=x.device), x) - x for b in self.bounds)
-            if bool((low > 0).any()) or bool((high < 0).any()):
+            least, most = (_spread(torch.as_tensor(b, dtype=x.dtype, device=x.device), x) for b in self.bounds)
+            if bool((x < least).any()) or bool((x > most).any()):
                 raise InputError(
                     f"x goes from {float(x.min()):g} to {float(x.max()):g}, outside its bounds {_shown(self.bounds)}: "
                     "scale the data, or pass the bounds it has (None for none)"
                 )
+            low, high = least - x, most - x
+            while bool((beyond := x + low < least).any()):  # by rounding, where bounds are not 0 and 1
+                low = torch.where(beyond, torch.nextafter(low, low.new_tensor(math.inf)), low)
+            while bool((beyond := x + high > most).any()):
+                high = torch.where(beyond, torch.nextafter(high, high.new_tensor(-math.inf)), high)
         if self.norm == "linf":
             return LinfSet(low.clamp_(min=-self.eps), high.clamp_(max=self.eps))
         return L2Set(low, high, ((torch.zeros((), dtype=x.dtype, device=x.device), self.eps),))
@@ -122,10 +135,7 @@ class Ball:
         """Whether both allow the same."""
         if (self.eps, self.norm) != (other.eps, other.norm) or (self.bounds is None) != (other.bounds is None):
             return False
-        return all(
-            bool((torch.as_tensor(a) == torch.as_tensor(b)).all())
-            for a, b in zip(self.bounds or (), other.bounds or (), strict=True)
-        )
+        return all(_alike(a, b) for a, b in zip(self.bounds or (), other.bounds or (), strict=True))
 
     def clip(self, point: Tensor) -> Tensor:
         """`point` within the bounds, against the last bit of rounding."""
@@ -251,6 +261,13 @@ def _spread(bound: Tensor, x: Tensor) -> Tensor:
         ) from None
 
 
+def _alike(a: float | Tensor, b: float | Tensor) -> bool:
+    try:
+        return bool((torch.as_tensor(a) == torch.as_tensor(b)).all())
+    except RuntimeError:  # of shapes that do not fit
+        return False
+
+
 def _finite(value: Any) -> bool:
     try:
         return math.isfinite(value)
@@ -259,6 +276,6 @@ def _finite(value: Any) -> bool:
 
 
 def _shown(bounds: Any) -> str:
-    if any(isinstance(b, Tensor) and b.dim() for b in bounds):
+    if any(torch.as_tensor(b).dim() for b in bounds):
         return "(one for each feature)"
     return f"[{float(bounds[0]):g}, {float(bounds[1]):g}]"

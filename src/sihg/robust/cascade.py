@@ -104,7 +104,8 @@ def _attack(
 ) -> None:
     """Attack what is not done yet; only samples under attack are floats, and on the device."""
     device = device_of(model)
-    for numbers in outcome.attacked.nonzero().flatten()[outcome.done :].split(rows_at_once(samples.shape)):
+    left = outcome.attacked.nonzero().flatten()[outcome.done :]
+    for numbers in left.split(rows_at_once(samples.shape)) if len(left) else ():
         begin = time.perf_counter()
         x, y = samples.floats(numbers).to(device), samples.y[numbers].to(device)
         try:
@@ -118,7 +119,7 @@ def _attack(
             ) from error
         check_points(key, attack.ball, x, verdict.x_adv, numbers)
         outcome.add(numbers, verdict, time.perf_counter() - begin)
-        outcome.remark = attack.remark(verdict.classes) if len(numbers) else ""
+        outcome.remark = attack.remark(verdict.classes)
         if ledger:
             ledger.keep(key, outcome, numbers, verdict)
         progress(outcome.done)

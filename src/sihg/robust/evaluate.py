@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from sihg.errors import InputError
 from sihg.robust import trust
+from sihg.robust.again import again
 from sihg.robust.attacks.attack import Attack
 from sihg.robust.attacks.given import Given
 from sihg.robust.attacks.names import Plan, plan
@@ -63,10 +64,11 @@ class Evaluation:
         raise InputError(f"{attack!r} was not asked for: there is {', '.join(one.attack for one in self.outcomes)}")
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each attack, and for all of them where there are several."""
+        """A row for each attack, and for all of them where there are several, or natural errors beside one."""
         rows = [_row(one) for one in self.outcomes if not one.proof]
-        if sum(row["attack"] != "natural" for row in rows) > 1:
-            n, held = len(self.broken), int((~self.broken).sum())
+        n, held = len(self.broken), int((~self.broken).sum())
+        attacks = [row for row in rows if row["attack"] != "natural"]
+        if len(attacks) > 1 or any(row["broken"] < n - held for row in attacks):
             costs = {key: sum(row[key] for row in rows) for key in ("passes", "forwards", "seconds")}
             rows.append({"attack": "all", **_share(held, n), **_per_sample(costs, n)})
         return rows + [_row(one) for one in self.outcomes if one.proof]
@@ -135,19 +137,20 @@ def examine(
     ledger: Ledger | None,
 ) -> Evaluation:
     """Carry out the plans on the samples, which are of `total` ones, and the checks."""
-    state = State(model)
-    check_model(model, samples)
-    attacked = any(not isinstance(attack, Natural) for one in plans.values() for attack in one.values())
-    check_range(samples, ball if attacked else Ball(0.0, ball.norm, ball.bounds))  # without attack eps does not matter
-    check_plans(model, samples, plans)
     begin = time.perf_counter()
-    checks = list(trust.before(model, samples, ball, seed, attacked=attacked))
-    spent = time.perf_counter() - begin
-    outcomes = judge(model, samples, plans, seed=seed, progress=progress, ledger=ledger)
-    begin = time.perf_counter()
-    checks += trust.after(samples, total, plans, outcomes, trained_with)
-    checks += trust.again(model, samples, ball, outcomes, seed)
-    checks.append(state.check())
+    with evaluating(model):
+        state = State(model)
+        check_model(model, samples)
+        attacked = any(not isinstance(attack, Natural) for one in plans.values() for attack in one.values())
+        check_range(samples, ball if attacked else Ball(0.0, ball.norm, ball.bounds))  # without attack eps is nothing
+        check_plans(model, samples, plans)
+        checks = list(trust.before(model, samples, ball, seed, attacked=attacked))
+        spent = time.perf_counter() - begin
+        outcomes = judge(model, samples, plans, seed=seed, progress=progress, ledger=ledger)
+        begin = time.perf_counter()
+        checks += trust.after(samples, total, plans, outcomes, trained_with)
+        checks += again(model, samples, ball, plans, outcomes, seed, spent=spent)
+        checks.append(state.check())
     return Evaluation(ball, tuple(outcomes), tuple(checks), spent + time.perf_counter() - begin)
 
 
@@ -162,8 +165,10 @@ def planned(
     if not isinstance(attacks, str | Sequence | Mapping):
         raise InputError(f"attacks is a {type(attacks).__name__}: give names, such as natural,pgd-20, or a dict")
     if not isinstance(attacks, Mapping):
-        names = [name.strip() for name in attacks.split(",")] if isinstance(attacks, str) else list(attacks)
-        attacks = {name: name for name in names if name}
+        names = attacks.split(",") if isinstance(attacks, str) else list(attacks)
+        if other := next((name for name in names if not isinstance(name, str)), None):
+            raise InputError(f"a {type(other).__name__} is no name: give attacks of your own as a dict, by their names")
+        attacks = {name.strip(): name.strip() for name in names if name.strip()}
     if not attacks:
         raise InputError("no attack is named: such as natural,pgd-20")
     plans: dict[str, Plan] = {}
@@ -190,7 +195,7 @@ def drawn(samples: Samples, n: int | None, seed: int) -> Samples:
     """So many samples, each class in proportion, never the first ones; None for all."""
     if n is None or n == len(samples):
         return samples
-    if not 0 < n < len(samples):
+    if not isinstance(n, int) or not 0 < n < len(samples):
         raise InputError(
             f"cannot take {n} of the {len(samples)} samples of {samples.name}: give 1 to {len(samples)}, or leave it "
             "out for all"
@@ -250,7 +255,7 @@ def check_plans(model: nn.Module, samples: Samples, plans: Mapping[str, Plan]) -
 
 def check_model(model: nn.Module, samples: Samples) -> None:
     """Refuse a model that does not take these samples or has fewer outputs than classes."""
-    x = samples.floats(slice(0, 1)).to(device_of(model))
+    x = samples.floats(slice(0, 1)).to(device_of(model)).clone()
     try:
         with evaluating(model), torch.no_grad():
             out = model(x)
@@ -267,12 +272,16 @@ def check_model(model: nn.Module, samples: Samples) -> None:
         raise InputError(
             f"the model does not take samples of shape {samples.shape} and type {x.dtype} ({why}): {remedy}"
         ) from error
+    if x._version:  # counts what was done in place
+        raise InputError("the model changes its input: write x = x - 0.5 instead of x -= 0.5, and the like, in forward")
     shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
     if not isinstance(out, Tensor) or out.dim() != 2 or len(out) != 1:
         raise InputError(
             f"the model gives an output of shape {shape} for one sample of {samples.name}, which has "
             f"{len(samples.classes)} classes: it must be (n, classes)"
         )
+    if not out.is_floating_point():
+        raise InputError(f"the model gives {out.dtype}: it must give logits, which are floats")
     if out.shape[1] < len(samples.classes):
         row = int(samples.y.argmax())
         raise InputError(

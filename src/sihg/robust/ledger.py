@@ -43,13 +43,14 @@ class FileLedger:
 
     def known(self, key: str) -> Outcome | None:
         """The outcome of that key, if some of it is known."""
-        return self.outcomes.get(key)
+        found = self.outcomes.get(key)
+        return None if found is None else _copy(found)
 
     def keep(self, key: str, outcome: Outcome, numbers: Tensor, verdict: Verdict) -> None:
         """Remember an outcome; the file follows every few seconds."""
         if self.points:
             self._keep_points(self.points, key, outcome, numbers, verdict.x_adv.detach().cpu())
-        self.outcomes[key] = replace(outcome, **{name: getattr(outcome, name).clone() for name in ARRAYS})
+        self.outcomes[key] = _copy(outcome)
         if time.monotonic() - self.written >= EVERY:
             try:
                 self.write()
@@ -116,6 +117,11 @@ class FileLedger:
             what = f"{self.path} cannot be read ({why}): the evaluation begins anew"
             warnings.warn(what, LedgerWarning, stacklevel=2)
             return {}
+
+
+def _copy(outcome: Outcome) -> Outcome:
+    """What is added to one is not in the other."""
+    return replace(outcome, **{name: getattr(outcome, name).clone() for name in ARRAYS})
 
 
 def _mapped(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], *, fresh: bool) -> np.memmap[Any, Any]:

@@ -83,6 +83,8 @@ class Settings:
             raise InputError(f"ema must be at least 0 and below 1, got {self.ema}: 0.998 is common")
         if self.clip is not None and not 0 < self.clip < math.inf:
             raise InputError(f"clip must be > 0 and finite, got {self.clip}: leave it out for none")
+        if self.bounds is not None and not all(map(math.isfinite, self.bounds)):
+            raise InputError(f"bounds must be finite, got {self.bounds[0]:g},{self.bounds[1]:g}: give both, or none")
         if self.validate_on not in ("train", "test"):
             raise UnknownNameError("validate_on", self.validate_on, ["train", "test"])
         if self.validate_on == "test" and not self.validation:

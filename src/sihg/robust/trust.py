@@ -1,18 +1,19 @@
-"""Reasons to doubt an evaluation: checks of the model before it is attacked, and of what the attacks found."""
+"""Reasons to doubt an evaluation: checks of the model before it is attacked, and of what the attacks found.
+
+Those that attack again are in `again.py`.
+"""
 
 import copy
 import math
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise, product
+from itertools import product
 
 import torch
 from torch import Tensor, nn
 
-from sihg.robust.attacks.attack import Attack, margins
-from sihg.robust.attacks.fgsm import FGSM
+from sihg.robust.attacks.attack import margins, misclassified
 from sihg.robust.attacks.given import Given
 from sihg.robust.attacks.names import Plan
 from sihg.robust.attacks.natural import Natural
@@ -21,17 +22,16 @@ from sihg.robust.attacks.pgd import PGD
 from sihg.robust.attacks.square import Square
 from sihg.robust.attacks.transfer import Transfer
 from sihg.robust.ball import Ball
-from sihg.robust.cascade import Outcome, blind, device_of, judge
-from sihg.robust.data.samples import Samples, held_out
+from sihg.robust.cascade import Outcome, blind, device_of
+from sihg.robust.data.samples import Samples, by_class
 from sihg.robust.passes import Loss, each, evaluating, gradient
 
-FEW, MANY = 64, 256  # samples that are looked at once at most, and that are attacked again
+FEW = 64  # samples that are looked at, at most
 LOOKED_AT = 16  # samples at least
 LEAST = 50  # samples, fewer of which say too little
-SHARE = 0.25  # of the evaluation's time that further attacks may take
 ROUNDING = 1e-5  # of the largest logit: by how much two passes may differ where sums are not always in one order
 VANISHED, OFTEN = 1e-12, 0.05  # the largest entry of a gradient that is none, and the share of rows with one
-BLACK_BOX_GAIN, GAIN = 0.002, 0.01  # of accuracy: what a black-box attack, more steps or more runs may find beside
+BLACK_BOX_GAIN = 0.002  # of accuracy: what a black-box attack may find beside
 CHANCE = 4  # samples: so few prove nothing, whatever share of a small set they are
 BLIND = "the model gives no gradient"
 HALF = (torch.float16, torch.bfloat16)
@@ -63,19 +63,19 @@ class State:
     def check(self) -> Check:
         """What was changed since."""
         now = self._values()
-        changed = [name for name, value in self.values.items() if name in now and not torch.equal(now[name], value)]
-        changed += [
+        changed = [
             f"{name or 'the model'}.training"
             for name, module in self.model.named_modules()
             if module.training != self.training.get(name, module.training)
         ]
+        changed += [name for name, value in self.values.items() if name in now and not _same(now[name], value)]
         if not changed:
             return Check("state", "fine")
         return Check(
             "state",
             "error",
             f"the evaluation has changed {changed[0]}{_more(changed)}: a pass in evaluation mode must leave the model "
-            "as it is, look at its forward",
+            "as it is, look at its forward and at attacks of your own",
         )
 
     def _values(self) -> dict[str, Tensor]:
@@ -84,9 +84,8 @@ class State:
 
 def before(model: nn.Module, samples: Samples, ball: Ball, seed: int, *, attacked: bool = True) -> Iterator[Check]:
     """What can be seen of the model itself, from a few samples; of gradients only where attacks follow."""
-    some = subset(samples, min(FEW, max(LOOKED_AT, len(samples) // FEW)), seed)
-    device = device_of(model)
-    x, y = some.floats().to(device), some.y.to(device)
+    rows, device = by_class(samples, min(FEW, max(LOOKED_AT, len(samples) // FEW)), seed), device_of(model)
+    x, y = samples.floats(rows).to(device), samples.y[rows].to(device)
     with evaluating(model), torch.no_grad():
         first, second = model(x), model(x)
     yield _precision(model, first)
@@ -96,7 +95,7 @@ def before(model: nn.Module, samples: Samples, ball: Ball, seed: int, *, attacke
     repeatable = _repeatable(first, second)
     yield repeatable
     if attacked:
-        yield _zero_radius(model, x, y, ball, seed, random=repeatable.result != "fine")
+        yield _zero_radius(model, x, y, first, ball, seed, random=repeatable.result != "fine")
         yield _gradients(model, x, y, first)
 
 
@@ -118,66 +117,6 @@ def after(
     yield _below_natural(plans, outcomes)
     yield other_attack(plans, trained_with)
     yield _black_box(plans, outcomes)
-
-
-def again(
-    model: nn.Module, samples: Samples, ball: Ball, outcomes: list[Outcome], seed: int, *, share: float = SHARE
-) -> Iterator[Check]:
-    """What further attacks on some samples show, cheapest first, as long as they take a small share of the time."""
-    seconds = sum(one.seconds for one in outcomes)
-    unit = seconds / max(1.0, sum(one.passes + one.forwards / 3 for one in outcomes))  # of a pass
-    probe = Probe(model, subset(samples, MANY, seed), ball, seed, seconds * share, unit)
-    why = "eps is 0" if ball.eps == 0 else f"fewer than {LEAST} samples" if len(samples) < LEAST else ""
-    why = why or ("" if _has_gradient(model, samples.take(slice(1))) else BLIND)
-    for name, passes, check in (
-        ("one step", 21, _one_step),
-        ("radius", 30, _radius),
-        ("steps", 101, _steps),
-        ("runs", 105, _runs),
-    ):
-        if why:
-            yield Check(name, "not run", why)
-        elif probe.allows(passes):
-            yield check(probe)
-        else:
-            yield Check(name, "not run", f"it would take more than {share:.0%} of the evaluation's {seconds:.0f} s")
-
-
-@dataclass(eq=False)
-class Probe:
-    """Some samples to attack again, and the seconds left for it."""
-
-    model: nn.Module
-    samples: Samples
-    ball: Ball
-    seed: int
-    seconds: float
-    unit: float
-    known: dict[str, Tensor] = field(default_factory=dict)
-
-    def allows(self, passes: int) -> bool:
-        """Whether so many passes of each sample can be paid."""
-        return passes * len(self.samples) * self.unit <= self.seconds
-
-    def broken(self, name: str, *attacks: Attack) -> Tensor:
-        """Which samples do not hold under the attacks, each of which sees what the ones before left."""
-        if name not in self.known:
-            begin = time.perf_counter()
-            plan = {str(number): attack for number, attack in enumerate(attacks)}
-            (outcome,) = judge(self.model, self.samples, {name: plan}, seed=self.seed)
-            self.known[name] = outcome.broken
-            self.seconds -= time.perf_counter() - begin
-        return self.known[name]
-
-    def pgd(self, steps: int, restarts: int = 1, eps: float | None = None) -> PGD:
-        """PGD within the ball, or a larger one."""
-        radius = self.ball.eps if eps is None else eps
-        return PGD(eps=radius, norm=self.ball.norm, bounds=self.ball.bounds, steps=steps, restarts=restarts)
-
-
-def subset(samples: Samples, n: int, seed: int) -> Samples:
-    """At most `n` samples, each class in proportion."""
-    return samples if len(samples) <= n else held_out(samples, n, seed=seed)[1]
 
 
 def counted(results: Iterable[str]) -> str:
@@ -248,13 +187,18 @@ def _repeatable(first: Tensor, second: Tensor) -> Check:
     )
 
 
-def _zero_radius(model: nn.Module, x: Tensor, y: Tensor, ball: Ball, seed: int, *, random: bool) -> Check:
+def _zero_radius(
+    model: nn.Module, x: Tensor, y: Tensor, logits: Tensor, ball: Ball, seed: int, *, random: bool
+) -> Check:
     if random:
         return Check("eps 0", "not run", "the model is random")
-    if _slope(model, x, y, each) is None:
+    try:
+        attacked = PGD(eps=0.0, steps=1, norm=ball.norm, bounds=ball.bounds).run(model, x, y, seed).broken
+    except RuntimeError as error:
+        if not blind(error):
+            raise
         return Check("eps 0", "not run", BLIND)
-    natural = Natural().run(model, x, y).broken
-    attacked = PGD(eps=0.0, steps=2, norm=ball.norm, bounds=ball.bounds).run(model, x, y, seed).broken
+    natural = misclassified(logits, y)
     if torch.equal(natural, attacked):
         return Check("eps 0", "fine")
     return Check(
@@ -289,13 +233,13 @@ def _gradients(model: nn.Module, x: Tensor, y: Tensor, logits: Tensor) -> Check:
 
 def _vanished(model: nn.Module, x: Tensor, y: Tensor, loss: Loss) -> float:
     """The share of samples at which the loss has no gradient."""
-    g = _slope(model, x, y, loss)
+    g = slope_of(model, x, y, loss)
     if g is None:
         return 1.0
     return float((~(g.flatten(1).abs().amax(1) > VANISHED)).double().mean())
 
 
-def _slope(model: nn.Module, x: Tensor, y: Tensor, loss: Loss) -> Tensor | None:
+def slope_of(model: nn.Module, x: Tensor, y: Tensor, loss: Loss) -> Tensor | None:
     """The gradient in the input; None where the model gives nothing to differentiate."""
     with evaluating(model):
         try:
@@ -304,11 +248,6 @@ def _slope(model: nn.Module, x: Tensor, y: Tensor, loss: Loss) -> Tensor | None:
             if not blind(error):
                 raise
             return None
-
-
-def _has_gradient(model: nn.Module, samples: Samples) -> bool:
-    device = device_of(model)
-    return _slope(model, samples.floats().to(device), samples.y.to(device), each) is not None
 
 
 def whole(n: int, total: int) -> Check:
@@ -411,83 +350,9 @@ def _black_box(plans: Mapping[str, Plan], outcomes: list[Outcome]) -> Check:
     )
 
 
-def _one_step(probe: Probe) -> Check:
-    ball = probe.ball
-    single = probe.broken("fgsm", FGSM(eps=ball.eps, norm=ball.norm, bounds=ball.bounds))
-    several = probe.broken("pgd-20", probe.pgd(20))
-    if not _more_broken(single, several):
-        return Check("one step", "fine")
-    return Check(
-        "one step",
-        "warning",
-        f"one step breaks {_share(single):.1%}, twenty only {_share(several):.1%}: gradients are masked, trust square",
-    )
-
-
-def _radius(probe: Probe) -> Check:
-    ball = probe.ball
-    half = _half_range(probe)
-    radii = sorted({ball.eps, min(2 * ball.eps, max(half, ball.eps)), max(half, ball.eps)})
-    broken = [probe.broken(f"pgd-10 {eps:g}", probe.pgd(10, eps=eps)) for eps in radii]
-    for (small, a), (large, b) in pairwise(zip(radii, broken, strict=True)):
-        if _more_broken(a, b):
-            return Check(
-                "radius",
-                "warning",
-                f"accuracy rises from {1 - _share(a):.1%} to {1 - _share(b):.1%} as eps grows from {small:g} to "
-                f"{large:g}: the attack does not find what is there, gradients are masked; trust square",
-            )
-    n, held = len(probe.samples), 1 - _share(broken[-1])
-    constant = float(probe.samples.y.bincount().max()) / n
-    if radii[-1] >= half and held > constant + 2 * math.sqrt(constant * (1 - constant) / n):
-        return Check(
-            "radius",
-            "warning",
-            f"at eps {radii[-1]:g}, half the range or more, {held:.1%} hold, though all samples could be made alike: "
-            "gradients are masked; trust square",
-        )
-    return Check("radius", "fine")
-
-
-def _half_range(probe: Probe) -> float:
-    """The radius within which all samples meet."""
-    ball, x = probe.ball, probe.samples.floats()
-    low, high = (x.amin(0), x.amax(0)) if ball.bounds is None else (torch.as_tensor(b) for b in ball.bounds)
-    half = ((high - low) / 2).expand(probe.samples.shape)
-    return float(half.max()) if ball.norm == "linf" else float(torch.linalg.vector_norm(half))
-
-
-def _steps(probe: Probe) -> Check:
-    few = probe.broken("pgd-20", probe.pgd(20))
-    many = probe.broken("pgd-100", probe.pgd(100))
-    return _more_found("steps", few, many, "100 steps", "20")
-
-
-def _runs(probe: Probe) -> Check:
-    one = probe.broken("pgd-20", probe.pgd(20))
-    several = probe.broken("pgd-20-5", probe.pgd(20, restarts=5))
-    return _more_found("runs", one, several, "five runs", "one")
-
-
-def _more_found(name: str, less: Tensor, more: Tensor, what: str, than: str) -> Check:
-    if not _more_broken(more, less):
-        return Check(name, "fine")
-    return Check(
-        name,
-        "warning",
-        f"of {len(less)} samples {what} break {_share(more):.1%}, {than} {_share(less):.1%}: PGD-20 has not converged, "
-        "take more steps and runs, or standard",
-    )
-
-
-def _more_broken(some: Tensor, others: Tensor) -> bool:
-    """Whether there are more of them than may be chance."""
-    gain = int(some.sum()) - int(others.sum())
-    return gain > CHANCE and gain > GAIN * len(some)
-
-
-def _share(broken: Tensor) -> float:
-    return float(broken.double().mean())
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Equal, values that are no numbers included."""
+    return torch.equal(a, b) or (a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all()))
 
 
 def _more(names: list[str]) -> str:

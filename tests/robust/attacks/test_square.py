@@ -385,3 +385,17 @@ def test_no_rows() -> None:
 def test_settings_that_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Square(**{"eps": 0.1, **settings})
+
+
+def test_a_tie_that_is_lost_counts() -> None:
+    """The margin is zero before and after, the first of the two largest logits another one."""
+
+    class Tied(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            up = (x.flatten(1)[:, :1] > 0.5).to(x)
+            return torch.cat([up, torch.ones_like(up), 1 - up], 1)
+
+    x = torch.full((200, 1, 4, 4), 0.45)
+    found = Square(eps=0.1, queries=500).run(Tied(), x, torch.ones(200, dtype=torch.int64))
+    assert bool(found.broken.all())
+    assert bool((found.x_adv[:, 0, 0, 0] > 0.5).all())

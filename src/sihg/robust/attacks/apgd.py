@@ -142,7 +142,7 @@ class Run:
         before, point, loss = self.loss, self.rows.x + self.delta, objective(self.target)
         if last:
             self.logits = search.look(self.rows, point)
-            self.loss = loss(self.logits, self.rows.y)
+            self.loss = loss(self.logits, self.rows.y).to(before)
         else:
             self.logits, self.loss, self.g = search.slope(self.rows, point, loss)
         self.rises = self.rises + (self.loss > before)

@@ -107,7 +107,7 @@ class Search:
                 f"the model's gradient at row {int(rows.number[row])} is not finite: look for a root, a logarithm or a "
                 "norm of zero in its forward"
             )
-        return logits.detach(), losses.detach(), g
+        return logits.detach(), losses.detach().to(g), g
 
     def keep(self, rows: Rows, point: Tensor, logits: Tensor) -> None:
         """Note `point` where it is misclassified, or its margin is smaller than what is known of the row."""
@@ -160,6 +160,10 @@ class Attack(ABC):
         Where x is a part of a larger set, `numbers` are those of its rows there: they decide the draws, so that parts
         give what the whole would.
         """
+        if not isinstance(model, nn.Module):
+            raise InputError(
+                f"the model is a {type(model).__name__}: give a torch.nn.Module, with yours in its forward"
+            )
         numbers = torch.arange(len(x)) if numbers is None else numbers
         check_batch(x, y, numbers)
         x, y, numbers = x.detach(), y.long(), numbers.to(x.device)
@@ -229,6 +233,9 @@ def others(logits: Tensor, y: Tensor) -> Tensor:
 
 def checked(logits: Tensor, rows: Rows) -> Tensor:
     """The logits; what is no logit, or a label without one, is an error."""
+    if not isinstance(logits, Tensor) or not logits.is_floating_point():
+        what = logits.dtype if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
+        raise InputError(f"the model gives {what}: it must give logits, floats of shape (n, classes)")
     values, y = logits.detach(), rows.y
     if values.dim() != 2 or len(values) != len(y):
         raise InputError(
@@ -249,7 +256,7 @@ def checked(logits: Tensor, rows: Rows) -> Tensor:
 
 def check_batch(x: Tensor, y: Tensor, numbers: Tensor) -> None:
     """Refuse what cannot be attacked, naming the row by its number."""
-    if x.dim() < 2:
+    if x.dim() < 2 or not math.prod(x.shape[1:]):
         raise InputError(f"x has shape {tuple(x.shape)}: give a batch, (n, ...), of at least one feature")
     if not x.is_floating_point():
         raise InputError(f"x is {x.dtype}, attacks need floats: images as x / 255")
@@ -259,6 +266,7 @@ def check_batch(x: Tensor, y: Tensor, numbers: Tensor) -> None:
         )
     if numbers.shape != x.shape[:1]:
         raise InputError(f"numbers has shape {tuple(numbers.shape)}: it needs one for each of {len(x)} rows")
+    y = y.long()
     if bool((y < 0).any()):
         row = int((y < 0).nonzero()[0])
         raise InputError(f"row {int(numbers[row])} of y is {int(y[row])}: labels are whole numbers from 0 on")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sihg.errors import InputError
-from sihg.robust.attacks.attack import Attack, Rows, Search, check_counts, margins
+from sihg.robust.attacks.attack import Attack, Rows, Search, check_counts, margins, misclassified
 
 QUERIES = 5000  # AutoAttack's
 HALVED = (10, 50, 200, 500, 1000, 2000, 4000)  # of so many, after which p halves
@@ -190,10 +190,10 @@ class Run:
         return (self.corner[:, turn, :, None] + window).flatten(1)[:, None].expand(-1, self.x.shape[1], -1)
 
     def ask(self, search: Search, change: Change) -> None:
-        """Keep the change, which is made, where the margin falls; else undo it."""
+        """Keep the change, which is made, where the margin falls or the class is wrong, as at a tie; else undo it."""
         logits = search.look(self.rows, self.point.view_as(self.rows.x))
         margin = margins(logits, self.rows.y)
-        falls = margin < self.margin
+        falls = (margin < self.margin) | misclassified(logits, self.rows.y)
         self.logits, self.margin = torch.where(falls[:, None], logits, self.logits), torch.minimum(margin, self.margin)
         falls = falls[:, None, None]
         self.point.scatter_(2, change.window, torch.where(falls, change.new, change.old))

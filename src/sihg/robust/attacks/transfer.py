@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from sihg.errors import InputError
 from sihg.robust.attacks.attack import Attack, Search, check_counts
 from sihg.robust.attacks.pgd import PGD
+from sihg.robust.passes import evaluating
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -18,6 +21,18 @@ class Transfer(Attack):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_counts(steps=self.steps)
+
+    def check(self, model: nn.Module, x: Tensor) -> None:  # noqa: ARG002
+        """Refuse a source that does not take the samples."""
+        try:
+            with evaluating(self.source), torch.no_grad():
+                self.source(x)
+        except RuntimeError as error:
+            why = str(error).splitlines()[0]
+            raise InputError(
+                f"the source of a transfer does not take samples of shape {tuple(x.shape[1:])} ({why}): give one that "
+                "was trained on such"
+            ) from error
 
     def search(self, search: Search, seed: int) -> None:
         """Attack the source to the end, whether or not it breaks on the way, and look at the points."""

@@ -67,14 +67,19 @@ def held_out(samples: Samples, n: int, seed: int = 0) -> tuple[Samples, Samples]
     """Split off `n` samples, each class in proportion; the same samples and seed give the same split, in order."""
     if not 0 < n < len(samples):
         raise InputError(f"cannot hold out {n} of the {len(samples)} samples of {samples.name}: give more samples")
+    chosen = torch.zeros(len(samples), dtype=torch.bool)
+    chosen[by_class(samples, n, seed)] = True
+    return samples.take((~chosen).nonzero().flatten()), samples.take(chosen.nonzero().flatten())
+
+
+def by_class(samples: Samples, n: int, seed: int) -> Tensor:
+    """The places of `n` samples, each class in proportion, in order; those for a smaller number are among them."""
     place = torch.empty(len(samples), dtype=torch.float64)
     for label in samples.y.unique().tolist():
         rows = (samples.y == label).nonzero().flatten()
         order = torch.randperm(len(rows), generator=generator(seed, f"held out/{label}"))
         place[rows] = (order.double() + 0.5) / len(rows)
-    chosen = torch.zeros(len(samples), dtype=torch.bool)
-    chosen[place.argsort(stable=True)[:n]] = True
-    return samples.take((~chosen).nonzero().flatten()), samples.take(chosen.nonzero().flatten())
+    return place.argsort(stable=True)[:n].sort().values
 
 
 def check_classes(train: Samples) -> None:
@@ -143,6 +148,8 @@ def _checked(x: Tensor, y: Tensor, names: Sequence[str] | None, name: str) -> Sa
         )
     if len(y) == 0:
         raise InputError(f"{name} is empty: give at least one sample")
+    if x[0].numel() == 0:
+        raise InputError(f"{name}: x has shape {tuple(x.shape)}: a sample needs at least one feature")
     if x.dtype in (torch.float16, torch.bfloat16):
         x = x.float()
     if x.dtype != torch.uint8 and x.dtype not in FLOATS:
@@ -151,6 +158,8 @@ def _checked(x: Tensor, y: Tensor, names: Sequence[str] | None, name: str) -> Sa
         _every(x.isfinite().reshape(len(x), -1), x.reshape(len(x), -1), f"{name}: x", "values must be finite")
     if y.is_complex():
         raise InputError(f"{name}: y is {y.dtype}: give whole numbers")
+    if not y.is_floating_point():
+        y = y.to(torch.int64)
     whole = y.isfinite() & (y == y.trunc()) & (y >= 0) if y.is_floating_point() else y >= 0
     _every(whole, y, f"{name}: label", "labels are whole numbers from 0 on")
     y = y.to(torch.int64)
