@@ -240,7 +240,7 @@ def test_runs_do_not_replace_each_others_records(
     assert run("evaluate", trained / "a", other, *words) == 2
     err = capsys.readouterr().err
     assert err == (
-        f"sihg: error: --out {out} would hold two records a_last_test_natural.json: evaluate these one by one\n"
+        f"sihg: error: --out {out} would hold two records a_last_test_natural.json: give each an --out of its own\n"
     )
 
 

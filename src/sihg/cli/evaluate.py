@@ -275,7 +275,7 @@ def _all_weights(args: argparse.Namespace, question: "Question") -> "list[Weight
     every = [_weights(args, path) for path in args.paths]
     names = [_name(args, weights, question) for weights in every]
     if args.out and (twice := [name for name, count in Counter(names).items() if count > 1]):
-        raise InputError(f"--out {args.out} would hold two records {twice[0]}.json: evaluate these one by one")
+        raise InputError(f"--out {args.out} would hold two records {twice[0]}.json: give each an --out of its own")
     return every
 
 
@@ -308,7 +308,7 @@ def _weights(args: argparse.Namespace, path: Path) -> "Weights":
 
 
 def _name(args: argparse.Namespace, weights: "Weights", question: "Question") -> str:
-    """The record's name: what was evaluated, and all that was not as usual, so that no other record is replaced."""
+    """The record's name: what was evaluated, and all that was not as usual, so that no other of the run is replaced."""
     run = [weights.folder.path.resolve().name] if args.out and weights.folder else []  # --out may be everybody's
     parts = [*run, weights.label, question.split, "+".join(question.attacks)]
     parts += [f"n{question.samples}"] if question.samples else []

@@ -129,7 +129,7 @@ class Ball:
                 high = torch.where(beyond, torch.nextafter(high, high.new_tensor(-math.inf)), high)
         if self.norm == "linf":
             return LinfSet(low.clamp_(min=-self.eps), high.clamp_(max=self.eps))
-        return L2Set(low, high, ((torch.zeros((), dtype=x.dtype, device=x.device), self.eps),))
+        return L2Set(low, high, ((None, self.eps),))
 
     def same_as(self, other: "Ball") -> bool:
         """Whether both allow the same."""
@@ -192,13 +192,16 @@ class L2Set:
 
     low: Tensor
     high: Tensor
-    balls: tuple[tuple[Tensor, float | Tensor], ...] = field(default=())
+    balls: tuple[tuple[Tensor | None, float | Tensor], ...] = field(default=())  # centres, None for zero, and radii
 
     def project_(self, delta: Tensor) -> Tensor:
         """Scale into each ball, then clamp."""
         for centre, radius in self.balls:
-            delta.sub_(centre)
-            delta.mul_((radius / _norms(delta).clamp_(min=torch.finfo(delta.dtype).tiny)).clamp_(max=1)).add_(centre)
+            if centre is not None:
+                delta.sub_(centre)
+            delta.mul_((radius / _norms(delta).clamp_(min=torch.finfo(delta.dtype).tiny)).clamp_(max=1))
+            if centre is not None:
+                delta.add_(centre)
         return torch.clamp(delta, self.low, self.high, out=delta)
 
     def climb_(self, delta: Tensor, gradient: Tensor, step: float | Tensor) -> Tensor:
