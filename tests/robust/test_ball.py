@@ -289,8 +289,8 @@ def test_the_ends_of_the_set_are_within_the_bounds_to_the_bit(norm: str, least: 
         assert bool((point <= high).all())
     if norm == "linf":
         assert torch.equal(Ball(9e5, "linf", None).around(x).low, torch.full_like(x, -9e5))
-        near = (most - x < 0.5) & (x > 0.2)
-        assert not near.any() or float((x + feasible.high)[near].min()) == pytest.approx(most, rel=1e-6)
+        reach = x + feasible.high
+        assert torch.allclose(reach, torch.minimum(x + min(0.7, most), high), rtol=1e-6)
 
 
 def test_balls_of_bounds_that_do_not_fit_are_not_alike() -> None:
@@ -305,10 +305,22 @@ def test_lists_are_bounds_too() -> None:
 
 
 def test_pixels_that_were_not_divided() -> None:
-    x = 200 * torch.rand(5, 1, 4, 4)
-    with pytest.raises(
-        InputError, match=r"as 8-bit pixels do, and eps is 0\.3: divide x by 255, or give eps in its unit"
-    ):
+    x = torch.randint(0, 256, (5, 1, 4, 4), generator=seeded(0)).float()
+    with pytest.raises(InputError, match=r"as 8-bit pixels do; eps is 0\.3: divide x by 255, or pass bounds"):
         Ball(0.3, "linf", None).check_scale(x)
-    for ball, other in ((Ball(8.0, "linf", None), x), (Ball(0.0, "linf", None), x), (Ball(0.3, "linf", None), x[0, 0])):
+    for ball, other in (
+        (Ball(8.0, "linf", None), x),
+        (Ball(0.0, "linf", None), x),
+        (Ball(0.3, "linf", (0, 255)), x),
+        (Ball(0.3, "linf", None), x[0, 0]),  # a table
+        (Ball(0.3, "linf", None), 0.9 * x),
+    ):
         ball.check_scale(other)
+
+
+def test_one_sample_does_not_tell_the_range_of_open_bounds() -> None:
+    x = torch.full((1, 3), 0.5)
+    for bounds in ((0.0, math.inf), (-math.inf, math.inf)):
+        Ball(0.1, "linf", bounds).check_scale(x)
+    pair = torch.tensor([[0.0, 2.0], [1.0, 5.0]])
+    assert Ball(0.1, "linf", (0.0, torch.tensor([4.0, math.inf]))).widths(pair).tolist() == [4.0, 3.0]

@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -175,7 +176,8 @@ def test_wrong_arguments_are_named() -> None:
         ({"attacks": {}}, "no attack is named"),
         ({"bounds": (torch.zeros(3), torch.ones(4))}, "tensors that fit each other"),
         ({"attacks": PGD(eps=0.1)}, "attacks is a PGD: give names, such as natural,pgd-20, or a dict"),
-        ({"attacks": ["natural", PGD(eps=0.1)]}, "a PGD is no name: give attacks of your own as a dict"),
+        ({"attacks": ["natural", PGD(eps=0.1)]}, "a PGD is no name: give attacks of your own in a dict"),
+        ({"attacks": ["natural", None]}, "a NoneType is no name"),
         ({"samples": 2.5}, "cannot take 2.5 of the 5 samples of digits: give 1 to 5"),
         ({"attacks": {"other": Transfer(eps=0.1, source=nn.Linear(3, 2))}}, "the source of a transfer does not take"),
     ]
@@ -259,7 +261,7 @@ def test_attacks_of_ones_own() -> None:
 
 def test_a_subset_is_drawn_by_class() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    found = evaluate(model, digits(700), attacks="natural", eps=0.1, samples=70)
+    found = evaluate(model, digits(700), attacks="natural", eps=0.1, samples=np.int64(70))  # type: ignore[arg-type]
     assert len(found.broken) == 70
     assert "all samples" in [check.name for check in found.warnings]
     with pytest.raises(InputError, match="cannot take 701 of the 700 samples of digits: give 1 to 700"):
@@ -348,3 +350,23 @@ def test_bounds_by_channel(shape: tuple[int, ...]) -> None:
     assert 0 < found.accuracy < 1
     with pytest.raises(InputError, match=r"bounds of shape \(7,\) do not fit samples of shape \(3, 4, 4\)"):
         evaluate(model, (x, y), attacks="pgd-2", eps=0.1, bounds=(torch.zeros(7), torch.ones(7)))
+
+
+def test_a_source_of_transfers_leaves_the_samples_alone() -> None:
+    class Careless(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            x -= 0.5
+            return torch.cat([-x, x], 1)
+
+    samples = on_a_line()
+    before = samples.x.clone()
+    with pytest.raises(RuntimeError):  # of its own gradient
+        evaluate(Threshold(), samples, attacks={"other": Transfer(eps=0.1, source=Careless())}, eps=0.1)
+    assert torch.equal(samples.x, before)
+    with pytest.raises(InputError, match="the source of a transfer is a str: give a torch"):
+        Transfer(eps=0.1, source="runs/a")  # type: ignore[arg-type]
+
+
+def test_inference_mode() -> None:
+    with torch.inference_mode():
+        assert evaluate(Threshold(), on_a_line(), attacks="natural,square-5", eps=0.25).accuracy <= 6 / 7

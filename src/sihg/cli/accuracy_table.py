@@ -52,14 +52,19 @@ def side_by_side(records: Records) -> str:
     """Several models: a row each, a column an attack."""
     some = records[0][1]
     common = {_about(record) for _, record in records}
-    headings = ["model", *(f"{row['attack']} %" for row in some["attacks"]), "seconds"]
+    attacks = list(dict.fromkeys(row["attack"] for _, record in records for row in record["attacks"]))
+    headings = ["model", *(f"{attack} %" for attack in attacks), "seconds"]
+    found = [
+        {row["attack"]: f"{100 * row['accuracy']:.2f} ({_interval(row, 1)})" for row in record["attacks"]}
+        for _, record in records
+    ]
     rows = [
         [
             name if len(common) == 1 else f"{name} ({_about(record)})",
-            *(f"{100 * row['accuracy']:.2f} ({_interval(row, 1)})" for row in record["attacks"]),
+            *(cells.get(attack, "-") for attack in attacks),
             f"{sum(row['seconds'] for row in record['attacks'] if row['attack'] != 'all'):.1f}",
         ]
-        for name, record in records
+        for (name, record), cells in zip(records, found, strict=True)
     ]
     about = f"{some['samples']} samples of {_about(some)}" if len(common) == 1 else "accuracies"
     return drawn(about, headings, rows)

@@ -2,13 +2,14 @@
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
+from sihg.errors import SihgError
 from sihg.robust.attacks.fgsm import FGSM
 from sihg.robust.attacks.names import Plan
 from sihg.robust.attacks.natural import Natural
@@ -43,7 +44,8 @@ def again(
     checks = {"one step": _one_step, "radius": _radius, "steps": _steps, "runs": _runs}
     seconds = sum(one.seconds for one in outcomes)
     passes = sum(one.passes + one.forwards / 3 for one in outcomes)
-    probe = Probe(model, samples, ball, seed, max(share * seconds, LITTLE) - spent, seconds / max(1.0, passes))
+    allowed = max(share * seconds, LITTLE)
+    probe = Probe(model, samples, ball, seed, allowed - spent, seconds / max(1.0, passes))
     if all(isinstance(attack, Natural) or attack.proves for plan in plans.values() for attack in plan.values()):
         why = "there is no attack"
     elif ball.eps == 0 or len(samples) < LEAST:
@@ -55,9 +57,10 @@ def again(
         return
     probe.learn(plans, outcomes)
     for name, check in checks.items():
-        yield check(probe) or Check(
-            name, "not run", f"it would take more than {share:.0%} of the evaluation's {seconds:.0f} s"
-        )
+        try:
+            yield check(probe) or Check(name, "not run", f"with it the checks would take more than {allowed:.1f} s")
+        except (SihgError, RuntimeError) as error:  # where nobody asked the model, such as in a larger ball
+            yield Check(name, "not run", str(error).partition("\n")[0])
 
 
 @dataclass(eq=False)
@@ -74,22 +77,26 @@ class Probe:
     attacks: list[tuple[PGD, Tensor, Tensor]] = field(default_factory=list)  # which samples it saw, and broke
 
     def sees(self) -> bool:
-        """Whether the model gives a gradient; notes how long that takes."""
-        rows, device = by_class(self.samples, FEW, self.seed), device_of(self.model)
-        x, y = self.samples.floats(rows).to(device), self.samples.y[rows].to(device)
-        for _ in range(2):  # the first may be slow
-            begin = time.perf_counter()
-            if slope_of(self.model, x, y, each) is None:
+        """Whether the model gives a gradient; notes how long one of few samples takes, where that can be paid."""
+        self.start = FEW * self.unit
+        for n in (1, FEW):
+            if n == FEW and self.start > self.seconds:
+                break
+            rows, device = by_class(self.samples, n, self.seed), device_of(self.model)
+            x, y, begin = self.samples.floats(rows).to(device), self.samples.y[rows].to(device), time.perf_counter()
+            g = slope_of(self.model, x, y, each)
+            if g is None:
                 return False
-            self.start = time.perf_counter() - begin
-            self.seconds -= self.start
+            float(g.sum())  # waits for other devices
+            self.start = max(self.start, time.perf_counter() - begin)
+            self.seconds -= time.perf_counter() - begin
         return True
 
     def learn(self, plans: Mapping[str, Plan], outcomes: list[Outcome]) -> None:
         """Take over what the evaluation has found by PGD."""
         for one in outcomes:
             for attack in plans[one.attack].values() if not one.stages else ():
-                if isinstance(attack, PGD):
+                if type(attack) is PGD:  # a subclass may search otherwise
                     self.attacks.append((attack, one.attacked, one.broken))
 
     def rows(self, *attacks: PGD) -> Tensor | None:
@@ -118,15 +125,14 @@ class Probe:
         radius = self.ball.eps if eps is None else eps
         return PGD(eps=radius, norm=self.ball.norm, bounds=self.ball.bounds, steps=steps, restarts=restarts)
 
-    def at_least(self, steps: int, restarts: int) -> PGD:
-        """PGD with so many steps and runs, or more where the evaluation has it."""
-        wanted = self.pgd(steps, restarts)
-        more = [
+    def known(self, will_do: Callable[[int, int], bool], otherwise: PGD) -> PGD:
+        """The shortest PGD of the evaluation whose steps and runs will do, of the usual kind, or another one."""
+        found = [
             one
             for one, seen, _ in self.attacks
-            if one.steps >= steps and one.restarts >= restarts and bool(seen.all()) and _usual(one) == _usual(wanted)
+            if will_do(one.steps, one.restarts) and bool(seen.all()) and _usual(one) == _usual(otherwise)
         ]
-        return min(more, key=lambda one: one.steps * one.restarts) if more else wanted
+        return min(found, key=lambda one: one.steps * one.restarts, default=otherwise)
 
     def _seen(self, attack: PGD) -> tuple[Tensor, Tensor]:
         settings = (attack.steps, attack.restarts, *_usual(attack))
@@ -146,7 +152,7 @@ def _usual(attack: PGD) -> tuple[object, ...]:
 def _one_step(probe: Probe) -> Check | None:
     ball = probe.ball
     one = FGSM(eps=ball.eps, norm=ball.norm, bounds=ball.bounds)
-    many = probe.at_least(20, 1)
+    many = probe.known(lambda steps, _runs: steps >= 20, probe.pgd(20))
     rows = probe.rows(one, many)
     if rows is None:
         return None
@@ -165,7 +171,8 @@ def _radius(probe: Probe) -> Check | None:
     ball, widths = probe.ball, probe.ball.widths(probe.samples.x)
     half = float(widths.max() if ball.norm == "linf" else torch.linalg.vector_norm(widths)) / 2  # where all can meet
     radii = sorted({ball.eps, min(2 * ball.eps, max(half, ball.eps)), max(half, ball.eps)})
-    attacks = [probe.at_least(10, 1), *(probe.pgd(10, eps=eps) for eps in radii[1:])]
+    steps = probe.known(lambda steps, runs: 10 <= steps <= 20 and runs == 1, probe.pgd(10)).steps
+    attacks = [probe.pgd(steps, eps=eps) for eps in radii]
     rows = probe.rows(*attacks)
     if rows is None:
         return None
@@ -191,11 +198,11 @@ def _radius(probe: Probe) -> Check | None:
 
 
 def _steps(probe: Probe) -> Check | None:
-    return _more_found(probe, "steps", probe.at_least(100, 1))
+    return _more_found(probe, "steps", probe.known(lambda steps, runs: steps >= 100 and runs == 1, probe.pgd(100)))
 
 
 def _runs(probe: Probe) -> Check | None:
-    return _more_found(probe, "runs", probe.at_least(20, 5))
+    return _more_found(probe, "runs", probe.known(lambda steps, runs: steps == 20 and runs >= 5, probe.pgd(20, 5)))
 
 
 def _more_found(probe: Probe, name: str, attack: PGD) -> Check | None:
@@ -211,7 +218,7 @@ def _more_found(probe: Probe, name: str, attack: PGD) -> Check | None:
         name,
         "warning",
         f"of {len(rows)} samples {_name(attack)} breaks {_share(more):.1%}, pgd-20 {_share(less):.1%}: PGD-20 has not "
-        "converged, take more steps and runs, or standard",
+        "converged on this model, take more steps and runs, or standard",
     )
 
 

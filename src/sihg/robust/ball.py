@@ -87,22 +87,26 @@ class Ball:
         """The range of each feature: 1 for uint8, which stands for pixels, else that of the bounds or of x itself."""
         if x.dtype == torch.uint8:
             return torch.ones(x.shape[1:])
-        widths = x.amax(0) - x.amin(0)
         if self.bounds is None:
-            return widths
-        low, high = (_spread(torch.as_tensor(b), x[:1])[0] for b in self.bounds)
-        return torch.where(torch.isfinite(high - low), high - low, widths)
+            return x.amax(0) - x.amin(0)
+        widths = self._widths(x)
+        return torch.where(widths.isfinite(), widths, x.amax(0) - x.amin(0)) if widths.isinf().any() else widths
 
     def check_scale(self, x: Tensor) -> None:
         """Refuse a radius that no two samples of such data are apart; a few samples do not tell without bounds."""
         if self.bounds is not None or x.dtype == torch.uint8:
-            width = float(self.widths(x).max())
+            width = 1.0 if x.dtype == torch.uint8 else float(self._widths(x).max())
             self._check_radius(width * (1.0 if self.norm == "linf" else math.sqrt(math.prod(x.shape[1:]))))
-        elif 0 < self.eps < 1 and x.dim() > 2 and float(x.min()) >= 0 and 128 < float(x.max()) <= 255:
+        elif 0 < self.eps < 1 and _are_pixels(x):
             raise InputError(
-                f"x goes from {float(x.min()):g} to {float(x.max()):g} as 8-bit pixels do, and eps is {self.eps:g}: "
-                "divide x by 255, or give eps in its unit"
+                f"x goes from {float(x.min()):g} to {float(x.max()):g} in whole numbers, as 8-bit pixels do; eps is "
+                f"{self.eps:g}: divide x by 255, or pass bounds=(0, 255) if that is meant"
             )
+
+    def _widths(self, x: Tensor) -> Tensor:
+        """Between the bounds of each feature."""
+        low, high = (_spread(torch.as_tensor(b, device=x.device), x[:1])[0] for b in self.bounds or ())
+        return high - low
 
     def _check_radius(self, most: float) -> None:
         if self.eps > most:
@@ -123,10 +127,8 @@ class Ball:
                     "scale the data, or pass the bounds it has (None for none)"
                 )
             low, high = least - x, most - x
-            while bool((beyond := x + low < least).any()):  # by rounding, where bounds are not 0 and 1
-                low = torch.where(beyond, torch.nextafter(low, low.new_tensor(math.inf)), low)
-            while bool((beyond := x + high > most).any()):
-                high = torch.where(beyond, torch.nextafter(high, high.new_tensor(-math.inf)), high)
+            if not _are_unit(self.bounds):  # where no sum is rounded beyond them
+                low, high = _within(x, low, least, 1), _within(x, high, most, -1)
         if self.norm == "linf":
             return LinfSet(low.clamp_(min=-self.eps), high.clamp_(max=self.eps))
         return L2Set(low, high, ((None, self.eps),))
@@ -262,6 +264,22 @@ def _spread(bound: Tensor, x: Tensor) -> Tensor:
             f"bounds of shape {tuple(bound.shape)} do not fit samples of shape {tuple(x.shape[1:])}: give one number, "
             "or one for each feature"
         ) from None
+
+
+def _are_pixels(x: Tensor) -> bool:
+    """Whether these may be images of 8 bits that nobody has divided by 255."""
+    return x.dim() > 2 and 128 < float(x.max()) <= 255 and float(x.min()) >= 0 and torch.equal(x, x.round())
+
+
+def _are_unit(bounds: Any) -> bool:
+    return all(isinstance(b, int | float) for b in bounds) and tuple(bounds) == (0, 1)
+
+
+def _within(x: Tensor, delta: Tensor, bound: Tensor, inwards: int) -> Tensor:
+    """`delta`, by some last bits smaller where x + delta is rounded to a number beyond the bound."""
+    while bool((beyond := (x + delta - bound) * inwards < 0).any()):
+        delta = torch.where(beyond, torch.nextafter(delta, delta.new_tensor(inwards * math.inf)), delta)
+    return delta
 
 
 def _alike(a: float | Tensor, b: float | Tensor) -> bool:

@@ -166,8 +166,9 @@ def planned(
         raise InputError(f"attacks is a {type(attacks).__name__}: give names, such as natural,pgd-20, or a dict")
     if not isinstance(attacks, Mapping):
         names = attacks.split(",") if isinstance(attacks, str) else list(attacks)
-        if other := next((name for name in names if not isinstance(name, str)), None):
-            raise InputError(f"a {type(other).__name__} is no name: give attacks of your own as a dict, by their names")
+        for name in names:
+            if not isinstance(name, str):
+                raise InputError(f"a {type(name).__name__} is no name: give attacks of your own in a dict, by names")
         attacks = {name.strip(): name.strip() for name in names if name.strip()}
     if not attacks:
         raise InputError("no attack is named: such as natural,pgd-20")
@@ -195,7 +196,7 @@ def drawn(samples: Samples, n: int | None, seed: int) -> Samples:
     """So many samples, each class in proportion, never the first ones; None for all."""
     if n is None or n == len(samples):
         return samples
-    if not isinstance(n, int) or not 0 < n < len(samples):
+    if n != int(n) or not 0 < n < len(samples):
         raise InputError(
             f"cannot take {n} of the {len(samples)} samples of {samples.name}: give 1 to {len(samples)}, or leave it "
             "out for all"
@@ -272,7 +273,7 @@ def check_model(model: nn.Module, samples: Samples) -> None:
         raise InputError(
             f"the model does not take samples of shape {samples.shape} and type {x.dtype} ({why}): {remedy}"
         ) from error
-    if x._version:  # counts what was done in place
+    if not x.is_inference() and x._version:  # which counts what was done in place
         raise InputError("the model changes its input: write x = x - 0.5 instead of x -= 0.5, and the like, in forward")
     shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
     if not isinstance(out, Tensor) or out.dim() != 2 or len(out) != 1:

@@ -21,14 +21,16 @@ class Transfer(Attack):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_counts(steps=self.steps)
+        if not isinstance(self.source, nn.Module):
+            raise InputError(f"the source of a transfer is a {type(self.source).__name__}: give a torch.nn.Module")
 
     def check(self, model: nn.Module, x: Tensor) -> None:  # noqa: ARG002
         """Refuse a source that does not take the samples."""
         try:
             with evaluating(self.source), torch.no_grad():
-                self.source(x)
-        except RuntimeError as error:
-            why = str(error).splitlines()[0]
+                self.source(x.clone())
+        except Exception as error:
+            why = (str(error) or repr(error)).splitlines()[0]
             raise InputError(
                 f"the source of a transfer does not take samples of shape {tuple(x.shape[1:])} ({why}): give one that "
                 "was trained on such"
