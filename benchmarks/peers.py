@@ -16,13 +16,14 @@ from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from itertools import count
+from statistics import median
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.timing import BATCHES, Once, Ratio, Timed, Value, once
+from benchmarks.timing import BATCHES, Once, Ratio, Timed, Value, interleaved, once
 from sihg.robust.attacks import PGD
 from sihg.robust.attacks import attack as base
 
@@ -37,7 +38,7 @@ warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # rai-t
 
 SEED = 0
 STARTS = count(SEED)
-PROBE = 2  # steps by which a peer's best batch is found
+PROBE, PROBES = 5, 5  # steps, and runs of them, by which a peer's best batch is found
 BEST = ", batches of "  # in the name of a peer that has them
 
 Attack = Callable[[], Tensor]  # gives which samples are broken
@@ -90,13 +91,11 @@ def timed(name: str, case: Case, size: int | None = None) -> Once:
 
 
 def fastest(name: str, case: Case) -> int:
-    """The batch with which a peer is fastest, by the second of two runs of few steps each."""
-    seconds = {}
-    for size in sorted({min(size, len(case.x)) for size in BATCHES}):
-        call = attack(name, replace(case, steps=PROBE, runs=1), size)
-        call()
-        seconds[size] = once(call).cpu
-    return min(seconds, key=lambda size: seconds[size])
+    """The batch with which a peer is fastest, by the medians of some short runs, in turn."""
+    sizes = sorted({min(size, len(case.x)) for size in BATCHES})
+    calls = {str(size): attack(name, replace(case, steps=PROBE, runs=1), size) for size in sizes}
+    found = interleaved(calls, PROBES)
+    return min(sizes, key=lambda size: median(found[str(size)].cpu))
 
 
 def ratios(found: dict[str, Timed]) -> tuple[dict[str, Ratio], dict[str, Ratio]]:

@@ -1,7 +1,7 @@
 """PGD-50-10 beside torchattacks, rai-toolbox, foolbox and ART: MNIST test images, ten runs of 50 steps.
 
 `peers.py` has everybody's way. Each peer gets the samples as one batch, as `attack_speed.py` gives them, and in batches
-of 64, 256 or 1000, whichever suit it best by a short run. Every repetition begins at new starts, by which alone the
+of 64, 256 or 1000, whichever suit it best by short runs. Every repetition begins at new starts, by which alone the
 accuracies that are left differ: ours, the mean of its repetitions, may be above a peer's by two standard errors of such
 a difference, as our own repetitions tell them.
 
