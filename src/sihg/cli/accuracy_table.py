@@ -52,25 +52,17 @@ def side_by_side(records: Records) -> str:
     """Several models: a row each, a column an attack."""
     some = records[0][1]
     common = {_about(record) for _, record in records}
-    attacks = list(dict.fromkeys(row["attack"] for _, record in records for row in record["attacks"]))
-    headings = ["model", *(f"{attack} %" for attack in attacks), "seconds"]
+    headings = ["model", *(f"{row['attack']} %" for row in some["attacks"]), "seconds"]
     rows = [
         [
             name if len(common) == 1 else f"{name} ({_about(record)})",
-            *(f"{100 * row['accuracy']:.2f} ({_interval(row, 1)})" for row in _rows(record, attacks)),
+            *(f"{100 * row['accuracy']:.2f} ({_interval(row, 1)})" for row in record["attacks"]),
             f"{sum(row['seconds'] for row in record['attacks'] if row['attack'] != 'all'):.1f}",
         ]
         for name, record in records
     ]
     about = f"{some['samples']} samples of {_about(some)}" if len(common) == 1 else "accuracies"
     return drawn(about, headings, rows)
-
-
-def _rows(record: dict[str, Any], attacks: list[str]) -> list[dict[str, Any]]:
-    """Those of the attacks; where there is none for all of them, what holds under its one attack holds under all."""
-    rows = {row["attack"]: row for row in record["attacks"]}
-    under_all = min(rows.values(), key=lambda row: (bool(row.get("proof")), row["accuracy"]))
-    return [rows.get(attack, under_all) for attack in attacks]
 
 
 def _about(record: dict[str, Any]) -> str:

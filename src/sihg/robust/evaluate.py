@@ -64,11 +64,10 @@ class Evaluation:
         raise InputError(f"{attack!r} was not asked for: there is {', '.join(one.attack for one in self.outcomes)}")
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each attack, and for all of them where there are several, or natural errors beside one."""
+        """A row for each attack, and for all of them: natural errors count too, which an attack may not look at."""
         rows = [_row(one) for one in self.outcomes if not one.proof]
         n, held = len(self.broken), int((~self.broken).sum())
-        attacks = [row for row in rows if row["attack"] != "natural"]
-        if len(attacks) > 1 or any(row["broken"] < n - held for row in attacks):
+        if len(rows) > 1:
             costs = {key: sum(row[key] for row in rows) for key in ("passes", "forwards", "seconds")}
             rows.append({"attack": "all", **_share(held, n), **_per_sample(costs, n)})
         return rows + [_row(one) for one in self.outcomes if one.proof]
