@@ -65,7 +65,7 @@ class Ball:
             raise UnknownNameError("norm", self.norm, list(NORMS))
         if not (_finite(self.eps) and self.eps >= 0):
             raise InputError(
-                f"eps must be finite and >= 0, got {self.eps!r}: give the radius of the ball, such as 8/255"
+                f"eps must be finite and >= 0, got {self.eps!r}: give the radius of the ball, a number such as 8 / 255"
             )
         if self.bounds is None:
             return
@@ -262,7 +262,7 @@ def _spread(bound: Tensor, x: Tensor) -> Tensor:
     except RuntimeError:
         raise InputError(
             f"bounds of shape {tuple(bound.shape)} do not fit samples of shape {tuple(x.shape[1:])}: give one number, "
-            "or one for each feature"
+            "one for each feature, or, by channel, a shape such as (3, 1, 1)"
         ) from None
 
 

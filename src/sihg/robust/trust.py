@@ -313,7 +313,8 @@ def other_attack(plans: Mapping[str, Plan], trained_with: str | None) -> Check:
     """Whether other attacks than those of the training were used."""
     attacks = [a for plan in plans.values() for a in plan.values() if not isinstance(a, Natural | Noise | Transfer)]
     if trained_with in (None, "natural", "ibp") or not attacks:
-        return Check("other attacks", "not run", "not trained against an attack" if attacks else "there is none")
+        why = "trained_with is not given" if trained_with is None else "it was not trained against an attack"
+        return Check("other attacks", "not run", why if attacks else "there is none")
     if all(isinstance(attack, PGD) for attack in attacks):
         return Check(
             "other attacks",

@@ -32,7 +32,7 @@ class Given(Attack):
         if not isinstance(point, Tensor) or point.shape != rows.x.shape:
             found = tuple(point.shape) if isinstance(point, Tensor) else type(point).__name__
             raise InputError(
-                f"{self.name} gives {found} for samples of shape {tuple(rows.x.shape)}: it must give x_adv"
+                f"{self.name} gives {found} for samples of shape {tuple(rows.x.shape)}: it must give x_adv, a tensor"
             )
         point = point.detach().to(rows.x)
         check_points(self.name, self.ball, rows.x, point, rows.number)
