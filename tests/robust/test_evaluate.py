@@ -301,12 +301,15 @@ def test_errors_without_attack_that_one_attack_misses_are_in_the_intersection() 
     assert [row["attack"] for row in found.rows()] == ["pgd-10"]
 
 
-def test_a_model_that_changes_its_input_is_refused() -> None:
-    class Careless(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            x -= 0.5
-            return torch.cat([-x, x], 1)
+class Careless(nn.Module):
+    """Works in place, on what it is given."""
 
+    def forward(self, x: Tensor) -> Tensor:
+        x -= 0.5
+        return torch.cat([-x, x], 1)
+
+
+def test_a_model_that_changes_its_input_is_refused() -> None:
     samples = on_a_line()
     before = samples.x.clone()
     with pytest.raises(InputError, match=r"the model changes its input: write x = x - 0\.5 instead of x -= 0\.5"):
@@ -353,11 +356,6 @@ def test_bounds_by_channel(shape: tuple[int, ...]) -> None:
 
 
 def test_a_source_of_transfers_leaves_the_samples_alone() -> None:
-    class Careless(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            x -= 0.5
-            return torch.cat([-x, x], 1)
-
     samples = on_a_line()
     before = samples.x.clone()
     with pytest.raises(RuntimeError):  # of its own gradient
