@@ -1,5 +1,6 @@
 """The errors a user can meet. Every message says what is wrong, which value it has, and what to do."""
 
+from collections.abc import Mapping
 from difflib import get_close_matches
 
 
@@ -12,11 +13,15 @@ class InputError(SihgError, ValueError):
 
 
 class UnknownNameError(InputError):
-    """A name that stands for nothing; the message lists the choices."""
+    """A name that stands for nothing; the message lists the choices.
 
-    def __init__(self, kind: str, name: object, choices: list[str]) -> None:
-        near = get_close_matches(str(name), choices, n=1, cutoff=0.75)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
+    What may have been `meant` are the choices themselves, unless it is said.
+    """
+
+    def __init__(self, kind: str, name: object, choices: list[str], meant: Mapping[str, str] | None = None) -> None:
+        meant = meant or {choice: choice for choice in choices}
+        near = get_close_matches(str(name).lower(), list(meant), n=1, cutoff=0.75)
+        hint = f" (did you mean {meant[near[0]]!r}?)" if near else ""
         super().__init__(f"unknown {kind} {name!r}{hint}: choose from {', '.join(choices)}")
 
 

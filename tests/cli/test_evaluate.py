@@ -221,6 +221,7 @@ def test_mistakes(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         ((tmp_path / "cut.pt", *model, "--checkpoint", "best"), "is for runs"),
         ((done, "--data", f"npz:{tmp_path / 'big.npz'}"), "trained on samples of shape (1, 8, 8)"),
         ((done, "--attacks", "apgd"), "unknown attack 'apgd'"),
+        ((done, "--curve", "0:0.2:3", "--eps", "0.1"), "--curve 0:0.2:3 has radii of its own: leave out --eps 0.1"),
         ((done, "--attacks", ","), "--attacks names none"),
         ((done, "--split", "all"), "unknown split 'all'"),
         ((done, "--checkpoint", "first"), "unknown checkpoint 'first'"),

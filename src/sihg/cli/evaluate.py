@@ -290,6 +290,8 @@ def _weights(args: argparse.Namespace, path: Path) -> "Weights":
     if not path.exists():
         raise InputError(f"{path} does not exist: give the folder of a run, or a file of weights")
     if path.is_dir():
+        if args.curve is not None and args.eps is not None:
+            raise InputError(f"--curve {args.curve} has radii of its own: leave out --eps {args.eps}")
         weights = of_run(path, args.checkpoint or "last")
         own = weights.settings
         if args.norm in {*NORMS} - {own.norm} and args.eps is None and args.curve is None:

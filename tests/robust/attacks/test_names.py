@@ -72,3 +72,25 @@ def test_transfer_asks_for_the_other_model() -> None:
 
 def test_the_help_tells_of_every_attack() -> None:
     assert [form for form in FORMS if f"\n  {form} " not in EPILOG] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("pgd", "pgd-20"),
+        ("pgd20", "pgd-20"),
+        ("pdg-20", "pgd-20"),
+        ("PGD-20", "pgd-20"),
+        ("autoattack", "standard"),
+        ("aa", "standard"),
+        ("standart", "standard"),
+        ("apgd", "apgd-ce"),
+        ("fab", "fab-t"),
+        ("deepfool", None),
+    ],
+)
+def test_what_may_have_been_meant(name: str, meant: str | None) -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        attack(name, Ball(0.1))
+    assert (f"(did you mean {meant!r}?)" in str(caught.value)) == (meant is not None)
+    assert ("did you mean" in str(caught.value)) == (meant is not None)

@@ -279,7 +279,7 @@ def check_counts(**counts: int) -> None:
     """Refuse what is no number of steps, runs, queries."""
     for name, value in counts.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(f"{name} must be a whole number >= 1, got {value!r}: leave it out for the usual number")
+            raise InputError(f"{name} must be a whole number >= 1, got {value!r}: give 1 or more")
 
 
 def check_points(name: str, ball: Ball, x: Tensor, x_adv: Tensor, numbers: Tensor) -> None:

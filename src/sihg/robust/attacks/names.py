@@ -25,6 +25,15 @@ FORMS = (
     *("noise[-N]", "transfer:RUN", "standard", "certified"),
 )
 STANDARD = ("apgd-ce", "apgd-t", "fab-t", "square")
+MEANT = {name: name for name in ("natural", "fgsm", "pgd-20", *STANDARD, "noise", "standard", "certified")}
+MEANT |= {
+    "pgd": "pgd-20",
+    "pgd20": "pgd-20",
+    "apgd": "apgd-ce",
+    "fab": "fab-t",
+    "autoattack": "standard",
+    "aa": "standard",
+}
 
 
 def plan(
@@ -55,7 +64,7 @@ def attack(
     numbers = [int(number) for number in form[2].split("-")[1:]] if form else []
     kind = form[1] if form else ""
     if not form or (kind == "pgd" and not numbers) or (kind == "noise" and len(numbers) > 1):
-        raise UnknownNameError("attack", name, list(FORMS))
+        raise UnknownNameError("attack", name, list(FORMS), MEANT)
     make, settings, counts = _KINDS[kind]
     settings = {**within, **settings, **dict(zip(counts, numbers, strict=False))}
     return make(**settings, last_iterate=last_iterate) if kind == "pgd" else make(**settings)
