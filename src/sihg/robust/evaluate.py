@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sihg.errors import InputError
 from sihg.robust import trust
 from sihg.robust.again import again
-from sihg.robust.attacks.attack import Attack
+from sihg.robust.attacks.attack import Attack, check_module
 from sihg.robust.attacks.given import Given
 from sihg.robust.attacks.names import Plan, plan
 from sihg.robust.attacks.natural import Natural
@@ -105,8 +105,7 @@ def evaluate(
     (x, y) -> x_adv. `trained_with` is the method that the model was trained with, if known; `progress(attack, total)`
     gives what is then told how many samples are done. The model stays where it is.
     """
-    if not isinstance(model, nn.Module):
-        raise InputError(f"the model is a {type(model).__name__}: give a torch.nn.Module, with yours in its forward")
+    check_module(model)
     whole, ball = as_samples(data), Ball(eps, norm, bounds)
     plans = planned(attacks, ball, last_iterate=last_iterate)
     some = drawn(whole, samples, seed)

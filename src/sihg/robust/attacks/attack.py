@@ -160,10 +160,7 @@ class Attack(ABC):
         Where x is a part of a larger set, `numbers` are those of its rows there: they decide the draws, so that parts
         give what the whole would.
         """
-        if not isinstance(model, nn.Module):
-            raise InputError(
-                f"the model is a {type(model).__name__}: give a torch.nn.Module, with yours in its forward"
-            )
+        check_module(model)
         numbers = torch.arange(len(x)) if numbers is None else numbers
         check_batch(x, y, numbers)
         x, y, numbers = x.detach(), y.long(), numbers.to(x.device)
@@ -252,6 +249,12 @@ def checked(logits: Tensor, rows: Rows) -> Tensor:
             "labels count from 0"
         )
     return logits
+
+
+def check_module(model: object) -> None:
+    """Refuse a function, which has no mode, no state and no device."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"the model is a {type(model).__name__}: give a torch.nn.Module, with yours in its forward")
 
 
 def check_batch(x: Tensor, y: Tensor, numbers: Tensor) -> None:
