@@ -52,8 +52,8 @@ def main() -> None:
 def run(name: str, repetitions: int, threads: int, out: Path | None) -> bool:
     """Run one benchmark; print its tables and write them into `out`; tell whether nothing speaks against its claim."""
     from benchmarks.timing import NotRun, shown, text
-    from sihg.runs.environment import environment
-    from sihg.runs.files import write_text
+    from sihg.store.environment import environment
+    from sihg.store.files import write_text
 
     try:
         report = _module(name).run(repetitions, out)

@@ -29,12 +29,12 @@ from benchmarks import mnist
 from benchmarks.apart import Apart
 from benchmarks.peers import BEST, PEERS, SEED, Case, fastest, ours, ratios, timed, versions
 from benchmarks.timing import NotRun, Once, Report, Row, Timed, Value, interleaved
-from sihg.robust.attacks.attack import rows_at_once
+from sihg.robust.attacks.base import rows_at_once
 from sihg.robust.data import load
 from sihg.robust.data.batches import batches
 from sihg.robust.methods import PGDAT
 from sihg.robust.models import build
-from sihg.runs.files import write_whole
+from sihg.store.files import write_whole
 
 T, SHORT = 20, 5
 TINY = 1e-6  # eps where nothing breaks

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from benchmarks.timing import Report, Row, interleaved
 from sihg.core.draw import generator
+from sihg.robust.gradients import gradient
 from sihg.robust.models import build
-from sihg.robust.passes import gradient
 
 SEED = 0
 CASES = [("small-cnn", (1, 28, 28), 150), ("small-cnn", (1, 28, 28), 256), ("preact-resnet8", (3, 32, 32), 100)]

@@ -18,8 +18,8 @@ from safetensors.torch import save_file
 from benchmarks.timing import FEWEST, Report, ratio
 from sihg.core.draw import generator
 from sihg.robust.data import as_samples
+from sihg.robust.gradients import evaluating
 from sihg.robust.models import build
-from sihg.robust.passes import evaluating
 
 FEW, MANY = 1000, 10_000  # samples
 SHAPE, CLASSES, EPS, SEED = (1, 28, 28), 10, 1e-6, 0

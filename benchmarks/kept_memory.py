@@ -13,13 +13,13 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.timing import FEWEST, NotRun, Report, ratio
-from sihg.robust.allocator import OWN
+from sihg.robust._malloc import OWN
 
 MODEL, BATCH, STEPS, T = "preact-resnet8", 100, 4, 10
 WAYS = {"kept": "", "given back": "passes.keep_freed_memory = lambda: None"}
 CODE = """
 import json, resource, time, torch
-from sihg.robust import passes
+from sihg.robust import gradients as passes
 from sihg.robust.data.batches import batches
 from sihg.robust.methods import PGDAT
 from sihg.robust.models import build

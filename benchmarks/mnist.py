@@ -13,7 +13,7 @@ from benchmarks.timing import NotRun
 from sihg.cli.main import main as sihg
 from sihg.errors import InputError
 from sihg.robust.data import held_out, load
-from sihg.robust.weights import load as load_model
+from sihg.robust.training.weights import load as load_model
 
 EPS = 0.4
 RECIPES = {

@@ -24,8 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.timing import BATCHES, Once, Ratio, Timed, Value, interleaved, once
-from sihg.robust.attacks import PGD
-from sihg.robust.attacks import attack as base
+from sihg.robust.attacks import PGD, base
 
 art_attacks: Any = import_module("art.attacks.evasion")  # these have no types
 art_classification: Any = import_module("art.estimators.classification")

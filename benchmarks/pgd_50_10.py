@@ -29,8 +29,8 @@ from benchmarks.apart import Apart
 from benchmarks.peers import BEST, PEERS, SEED, STARTS, Case, fastest, ratios, versions, warmed
 from benchmarks.timing import FEWEST, Once, Ratio, Report, Row, Timed, Value, interleaved, once
 from sihg.core.draw import generator
-from sihg.robust.attacks.attack import DRAWN
-from sihg.robust.ball import noise
+from sihg.robust.attacks.base import DRAWN
+from sihg.robust.threat import noise
 
 N, T, R = 2000, 50, 10
 LEAST = {"natural": 10.0, "robust": 1.6}  # times of ours, of the fastest peer with all samples as one batch

@@ -21,10 +21,10 @@ import sihg
 from benchmarks import mnist
 from benchmarks.apart import Apart
 from benchmarks.timing import BATCHES, Once, Report, Row, interleaved, once
-from sihg.robust.attacks.names import STANDARD, attack
-from sihg.robust.ball import Ball
-from sihg.robust.cascade import judge
+from sihg.robust.attacks.registry import STANDARD, attack
+from sihg.robust.attacks.runner import run_attacks
 from sihg.robust.data import as_samples
+from sihg.robust.threat import Ball
 
 peer: Any = import_module("pyautoattack")  # has no types
 
@@ -98,7 +98,7 @@ def their_set(model: nn.Module, x: Tensor, y: Tensor, batch: int, attacks: list[
 def our_attack(name: str, model: nn.Module, x: Tensor, y: Tensor) -> Once:
     """Run and time one attack of ours alone: the accuracy it leaves."""
     plan = {part: attack(part, Ball(mnist.EPS)) for part in ("natural", name)}
-    return once(lambda: next(iter(judge(model, as_samples((x, y)), {name: plan}, seed=SEED))).accuracy)
+    return once(lambda: next(iter(run_attacks(model, as_samples((x, y)), {name: plan}, seed=SEED))).accuracy)
 
 
 def theirs(model: nn.Module, attacks: list[str] | None = None) -> Any:

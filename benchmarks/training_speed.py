@@ -24,8 +24,8 @@ from benchmarks.timing import Report, Timed, interleaved
 from sihg.core.draw import generator
 from sihg.robust.data.samples import Samples
 from sihg.robust.models import build
-from sihg.robust.settings import Settings
-from sihg.robust.trainer import Trainer
+from sihg.robust.training.config import Settings
+from sihg.robust.training.trainer import Trainer
 
 art_classification: Any = import_module("art.estimators.classification")  # has no types
 art_trainer: Any = import_module("art.defences.trainer")

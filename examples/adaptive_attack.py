@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from sihg import evaluate, load
 from sihg.errors import SihgError
 from sihg.robust import data
-from sihg.robust.attacks.attack import margins
-from sihg.robust.evaluate import Evaluation
+from sihg.robust.attacks.base import margins
+from sihg.robust.evaluation.evaluate import Evaluation
+from sihg.robust.gradients import gradient, summed
 from sihg.robust.models.threshold import threshold_of
-from sihg.robust.passes import gradient, summed
-from sihg.robust.weights import of_run
+from sihg.robust.training.weights import of_run
 
 RUNS, STEPS = 10, 50
 

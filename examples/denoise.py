@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from sihg.minimax import solve, zoo
-from sihg.minimax.images import phantom
+from sihg.minimax._images import phantom
 
 
 def main(out: str) -> None:

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from sihg.robust.attacks import Transfer as Transfer
     from sihg.robust.data.batches import Batch as Batch
     from sihg.robust.data.batches import batches as batches
-    from sihg.robust.evaluate import evaluate as evaluate
-    from sihg.robust.fit import fit as fit
+    from sihg.robust.evaluation.evaluate import evaluate as evaluate
     from sihg.robust.memory import PerturbationMemory as PerturbationMemory
     from sihg.robust.methods import DAT as DAT
     from sihg.robust.methods import FGSMAT as FGSMAT
@@ -34,7 +33,8 @@ if TYPE_CHECKING:
     from sihg.robust.methods import FastAT as FastAT
     from sihg.robust.methods import FreeAT as FreeAT
     from sihg.robust.methods import Natural as Natural
-    from sihg.robust.weights import load as load
+    from sihg.robust.training.fit import fit as fit
+    from sihg.robust.training.weights import load as load
 
 __version__ = "0.1.0"
 
@@ -48,9 +48,9 @@ _HOMES = {
     "PerturbationMemory": "sihg.robust.memory",
     "Batch": "sihg.robust.data.batches",
     "batches": "sihg.robust.data.batches",
-    "fit": "sihg.robust.fit",
-    "load": "sihg.robust.weights",
-    "evaluate": "sihg.robust.evaluate",
+    "fit": "sihg.robust.training.fit",
+    "load": "sihg.robust.training.weights",
+    "evaluate": "sihg.robust.evaluation.evaluate",
     **dict.fromkeys(_ATTACKS, "sihg.robust.attacks"),
     **dict.fromkeys(_METHODS, "sihg.robust.methods"),
 }

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import ttest_ind
 
 from sihg.cli.main import main
-from sihg.report.training import report_training
+from sihg.report.training_report import report_training
 from tests.report.runs import rows, write_evaluation, write_run
 
 

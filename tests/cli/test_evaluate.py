@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from sihg.cli.main import main
 from sihg.robust import data
 from sihg.robust.attacks import FGSM
-from sihg.robust.cascade import device_of
+from sihg.robust.attacks.runner import device_of
 from sihg.robust.data import held_out
-from sihg.robust.evaluate import Z95, evaluate, wilson
-from sihg.robust.records import Question, ask
-from sihg.robust.weights import load, of_run
+from sihg.robust.evaluation.evaluate import Z95, evaluate, wilson
+from sihg.robust.evaluation.stored import Question, ask
+from sihg.robust.training.weights import load, of_run
 
 TINY = ("--epochs", "1", "--samples", "200", "--validation", "20", "--steps", "2", "--width", "1/4")
 

@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from sihg.cli.main import main
-from sihg.robust import cascade, data, ledger
-from sihg.robust.attacks.attack import check_points
+from sihg.robust import data
+from sihg.robust.attacks import runner as cascade
+from sihg.robust.attacks.base import check_points
 from sihg.robust.data.samples import Samples
-from sihg.robust.evaluate import evaluate, wilson
-from sihg.robust.weights import load
+from sihg.robust.evaluation import partial as ledger
+from sihg.robust.evaluation.evaluate import evaluate, wilson
+from sihg.robust.training.weights import load
 
 RADII = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
 NAME = "last_test_pgd-3+noise-2_curve-0-0.5-6"
@@ -29,7 +31,7 @@ def run(*words: object) -> int:
 @pytest.fixture(autouse=True)
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures of few pixels, which are drawn faster."""
-    monkeypatch.setattr("sihg.report.style.DOTS_PER_INCH", 40)
+    monkeypatch.setattr("sihg.report.figures.style.DOTS_PER_INCH", 40)
 
 
 @pytest.fixture(scope="module")

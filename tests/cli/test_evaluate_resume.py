@@ -20,9 +20,11 @@ from safetensors.torch import save_file
 
 from sihg.cli.main import main
 from sihg.cli.progress import Bar
-from sihg.robust import cascade, data, ledger
+from sihg.robust import data
 from sihg.robust.attacks import PGD, Transfer
-from sihg.robust.weights import load
+from sihg.robust.attacks import runner as cascade
+from sihg.robust.evaluation import partial as ledger
+from sihg.robust.training.weights import load
 from tests.robust.attacks.test_pgd import assert_inside
 from tests.robust.small import without_seconds
 

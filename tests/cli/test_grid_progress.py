@@ -8,8 +8,8 @@ from rich.console import Console
 from sihg.cli import grid_progress
 from sihg.cli.grid_progress import GridProgress, duration
 from sihg.cli.progress import Bar, heard_by
-from sihg.experiments.outlook import Outlook
-from sihg.experiments.processes import Ended
+from sihg.experiments.launcher import Ended
+from sihg.experiments.time_left import Outlook
 
 COSTS = {name: {"training": 60.0, "pgd-20": 20.0} for name in ("pgd-s0", "msi-hg-s0", "pgd-s1")}
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from sihg.cli.grid_table import as_dicts, table
 from sihg.experiments.grid import Grid
-from sihg.experiments.summary import Figure, Row
-from sihg.robust.settings import preset
+from sihg.experiments.grid_summary import Figure, Row
+from sihg.robust.training.config import preset
 
 ATTACKS = ("natural", "pgd-20", "pgd-50-10", "fgsm")
 

@@ -17,9 +17,9 @@ import pytest
 
 from sihg.cli.main import main
 from sihg.cli.running import Telling
-from sihg.experiments.processes import Ended, Job, Processes
+from sihg.experiments.launcher import Ended, Job, Processes
 from sihg.robust.methods import METHODS
-from sihg.runs.lock import locked
+from sihg.store.lock import locked
 from tests.robust.small import records
 
 ROOT = Path(__file__).parents[2]

@@ -9,9 +9,9 @@ import pytest
 
 from sihg.cli.main import main
 from sihg.errors import InputError
-from sihg.robust.fit import new_folder
-from sihg.robust.settings import Settings
-from sihg.runs.checkpoint import read_checkpoint
+from sihg.robust.training.config import Settings
+from sihg.robust.training.fit import new_folder
+from sihg.store.checkpoint import read_checkpoint
 
 TINY = ("--epochs", "2", "--samples", "100", "--validation", "20", "--steps", "2", "--width", "1/4", "--threads", "1")
 
@@ -135,7 +135,7 @@ def test_the_data_folder_is_remembered(done: Path, tmp_path: Path, monkeypatch: 
         asked.append(data_dir)
         raise InputError("enough")
 
-    monkeypatch.setattr("sihg.robust.fit.prepare", prepare)
+    monkeypatch.setattr("sihg.robust.training.fit.prepare", prepare)
     for words in ((tmp_path / "mnist",), (tmp_path / "mnist", "--data-dir", "other"), (done,)):
         assert run("resume", *words) == 2
     assert asked == [tmp_path / "data", Path("other"), None]

@@ -151,7 +151,7 @@ def test_killed_run_goes_on_from_its_last_save(tmp_path: Path) -> None:
     """kill -9 in the middle; resumed, it ends with the records of a run that was left alone."""
     start = ["solve", "weak-mvi-nonlinear", "--record-every", "50"]
     code = (
-        "import sihg.experiments.comparison as c, sys; c.SECONDS_BETWEEN_SAVES = 0.2\n"
+        "import sihg.minimax.comparison as c, sys; c.SECONDS_BETWEEN_SAVES = 0.2\n"
         "from sihg.cli.main import main; main(sys.argv[1:])"
     )
     out = tmp_path / "killed"

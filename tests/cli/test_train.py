@@ -15,9 +15,9 @@ from sihg.cli.main import main
 from sihg.cli.running import Telling, pairs
 from sihg.errors import InputError
 from sihg.robust.methods import METHODS
-from sihg.robust.settings import preset, presets
-from sihg.runs.lock import locked
-from sihg.runs.tables import read_table
+from sihg.robust.training.config import preset, presets
+from sihg.store.lock import locked
+from sihg.store.tables import read_table
 
 TINY = ("--epochs", "1", "--samples", "100", "--validation", "20", "--steps", "2", "--width", "1/4")
 
@@ -195,7 +195,7 @@ def test_a_full_disk_leaves_nothing(
     out = tmp_path / "run"
     if there:
         out.mkdir()
-    monkeypatch.setattr("sihg.runs.checkpoint._write_durably", full)
+    monkeypatch.setattr("sihg.store.checkpoint._write_durably", full)
     assert "No space left on device" in refused(capsys, "train", "--out", out, *TINY)
     assert ([p.name for p in out.iterdir()] == [".lock"]) if there else not out.exists()
 

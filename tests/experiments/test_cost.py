@@ -10,7 +10,7 @@ import pytest
 from sihg.errors import InputError
 from sihg.experiments import cost
 from sihg.experiments.cost import FEW, ROWS, costs
-from sihg.robust.fit import prepare
+from sihg.robust.training.fit import prepare
 from tests.robust.small import settings
 
 N = 397  # test samples of digits

@@ -12,11 +12,11 @@ import pytest
 
 from sihg.errors import InputError
 from sihg.experiments.grid import Cell, Grid
-from sihg.experiments.summary import Figure, doubts, rows
-from sihg.robust.fit import new_folder
-from sihg.runs.folder import GRID
-from sihg.runs.lock import locked
-from sihg.runs.tables import Table
+from sihg.experiments.grid_summary import Figure, doubts, rows
+from sihg.robust.training.fit import new_folder
+from sihg.store.lock import locked
+from sihg.store.run_folder import GRID
+from sihg.store.tables import Table
 from tests.robust.small import settings
 
 ATTACKS = ("natural", "pgd-20")

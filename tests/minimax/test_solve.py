@@ -15,7 +15,8 @@ from torch import Tensor
 
 from sihg.core.prox import Box, SquaredL2
 from sihg.errors import EstimateWarning, InputError, StepSizeError, StepSizeWarning, UnknownNameError
-from sihg.minimax import METHODS, History, LinearMap, Problem, Progress, SolveState, measure, solve, steps, zoo
+from sihg.minimax import METHODS, History, LinearMap, Problem, Progress, SolveState, measure, solve, zoo
+from sihg.minimax import step_sizes as steps
 from tests.minimax.problems import nonlinear
 
 STEPS: dict[str, Any] = {"sigma": 0.08, "tau": 0.05}

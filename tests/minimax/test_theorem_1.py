@@ -9,7 +9,8 @@ import pytest
 from torch import Tensor
 
 from sihg.core.hybrid import hybrid
-from sihg.minimax import METHODS, Problem, Progress, measure, solve, steps, zoo
+from sihg.minimax import METHODS, Problem, Progress, measure, solve, zoo
+from sihg.minimax import step_sizes as steps
 from sihg.minimax.oracle import Oracle
 from sihg.minimax.solvers.ssi_hg import SSIHG, SSIHGState
 

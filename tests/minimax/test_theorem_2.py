@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from sihg.minimax import Progress, solve, steps, zoo
+from sihg.minimax import Progress, solve, zoo
+from sihg.minimax import step_sizes as steps
 
 SEEDS = 20
 

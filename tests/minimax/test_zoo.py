@@ -7,8 +7,9 @@ import torch
 
 from sihg.core.prox import SquaredL2
 from sihg.errors import InputError, UnknownNameError
-from sihg.minimax import measure, solve, steps, zoo
-from sihg.minimax.images import phantom
+from sihg.minimax import measure, solve, zoo
+from sihg.minimax import step_sizes as steps
+from sihg.minimax._images import phantom
 
 KNOWN = [name for name in zoo.names() if zoo.get(name).solution is not None]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from sihg.runs.folder import RunFolder
-from sihg.runs.tables import JsonLines, Table
+from sihg.store.run_folder import RunFolder
+from sihg.store.tables import JsonLines, Table
 
 COLUMNS = (
     *("epoch", "step", "loss", "accuracy", "natural", "robust", "lr", "passes", "moved", "saturated"),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sihg.report.training import report_training
+from sihg.report.training_report import report_training
 from tests.report.runs import (
     rows,
     write_curve,

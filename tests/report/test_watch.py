@@ -17,7 +17,7 @@ REFRESH = '<meta http-equiv="refresh" content="2">'
 
 @pytest.fixture(autouse=True)
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sihg.report.style.DOTS_PER_INCH", 40)
+    monkeypatch.setattr("sihg.report.figures.style.DOTS_PER_INCH", 40)
 
 
 def test_the_page_follows_the_run(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from sihg.robust import data
 from sihg.robust.data.samples import Samples
-from sihg.robust.evaluate import Evaluation
-from sihg.robust.fit import fit
+from sihg.robust.evaluation.evaluate import Evaluation
+from sihg.robust.training.fit import fit
 
 EPS = 0.05
 Change = Callable[[Tensor], Tensor]

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from sihg.robust import data, models
 from sihg.robust.data.samples import Samples
-from sihg.robust.fit import new_folder, split_off
-from sihg.robust.settings import Settings
-from sihg.robust.trainer import Trainer
-from sihg.runs.folder import RunFolder
-from sihg.runs.tables import read_json_lines, read_table
-from sihg.runs.trees import taken_apart
+from sihg.robust.training.config import Settings
+from sihg.robust.training.fit import new_folder, split_off
+from sihg.robust.training.trainer import Trainer
+from sihg.store.run_folder import RunFolder
+from sihg.store.state_tree import flatten_state
+from sihg.store.tables import read_json_lines, read_table
 
 N = 100  # samples; in batches of 32 an epoch has the steps 32, 32, 32 and 4
 STEPS = 4
@@ -49,7 +49,7 @@ def trainer(
 
 def fingerprint(run: Trainer) -> dict[str, Any]:
     """Everything that must be the same however often a run was interrupted: tensors as bytes, no seconds."""
-    state, optimizer = taken_apart(run.optimizer.inner.state_dict())
+    state, optimizer = flatten_state(run.optimizer.inner.state_dict())
     tensors = {"weights": run.model.state_dict(), "optimizer": optimizer}
     tensors["average"] = {} if run.optimizer.average is None else run.optimizer.average.state_dict()
     tensors["method"] = run.method.state() if hasattr(run.method, "state") else {}

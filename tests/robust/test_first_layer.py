@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from sihg.robust import models
-from sihg.robust.first_layer import quick_input_gradients
+from sihg.robust._first_layer import quick_input_gradients
 
 
 def slope(model: nn.Module, x: Tensor) -> Tensor:

@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from sihg.robust import data
-from sihg.robust.ball import Ball
-from sihg.robust.cascade import judge
+from sihg.robust.attacks.runner import run_attacks
 from sihg.robust.data import DataWarning
 from sihg.robust.data.samples import held_out
-from sihg.robust.evaluate import planned
-from sihg.robust.fit import new_folder, prepare
-from sihg.robust.settings import Settings, preset
-from sihg.robust.trainer import Trained
-from sihg.runs.tables import read_table
+from sihg.robust.evaluation.evaluate import planned
+from sihg.robust.threat import Ball
+from sihg.robust.training.config import Settings, preset
+from sihg.robust.training.fit import new_folder, prepare
+from sihg.robust.training.trainer import Trained
+from sihg.store.tables import read_table
 
 pytestmark = [pytest.mark.slow]
 FOLDER = Path(os.environ.get("SIHG_DATA", "nowhere"))
@@ -54,7 +54,7 @@ def accuracy(result: Trained, settings: Settings, samples: int) -> float:
     """Under PGD-20, on test images."""
     test = held_out(data.load(settings.data, FOLDER)[1], samples)[1]
     ball = Ball(settings.eps, settings.norm, settings.bounds)
-    return judge(result.model, test, planned("pgd-20", ball))[0].accuracy
+    return run_attacks(result.model, test, planned("pgd-20", ball))[0].accuracy
 
 
 @needs("svhn")

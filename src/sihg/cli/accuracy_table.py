@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sihg.cli.table import drawn
+from sihg.cli.terminal_table import drawn
 
 Records = list[tuple[str, dict[str, Any]]]  # of each model: what to call it, its record
 

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sihg.cli.table import drawn
+from sihg.cli.terminal_table import drawn
 from sihg.errors import InputError
 
 if TYPE_CHECKING:
-    from sihg.report.evaluated import Evaluation
-    from sihg.report.table import Table
-    from sihg.report.trained import TrainingRun
+    from sihg.report.read.evaluations import Evaluation
+    from sihg.report.read.runs import TrainingRun
+    from sihg.report.tables.table import Table
 
     Tested = Mapping[str, Mapping[str, Evaluation]]  # by what was asked, then by run
 
@@ -48,12 +48,12 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, print, and draw if asked to."""
-    from sihg.report.contrasts import contrast_table
-    from sihg.report.entries import entries
-    from sihg.report.table import flat
-    from sihg.report.trained import read_runs
-    from sihg.report.training_page import compared
-    from sihg.report.training_table import entry_table, results
+    from sihg.report.page.training_page import compared
+    from sihg.report.read.entries import entries
+    from sihg.report.read.runs import read_runs
+    from sihg.report.tables.differences import contrast_table
+    from sihg.report.tables.table import flat
+    from sihg.report.tables.training_tables import entry_table, results
 
     runs = read_runs(args.runs)
     means, owners = entry_table(entries(runs))
@@ -102,7 +102,7 @@ def _row(one: "TrainingRun", differing: list[str], tested: "Tested") -> dict[str
 
 
 def _tables(rows: list[dict[str, Any]], differing: list[str], tested: "Tested") -> str:
-    from sihg.report.evaluated import PROVEN
+    from sihg.report.read.evaluations import PROVEN
 
     sizes = {test["samples"] for row in rows for test in row["evaluations"].values()}
     figures = [
@@ -136,7 +136,7 @@ def _dicts(made: "Table") -> list[dict[str, Any]]:
 
 def _means(means: "Table") -> str:
     """Entries over their seeds."""
-    from sihg.report.training_table import TEST, for_reading
+    from sihg.report.tables.training_tables import TEST, for_reading
 
     keys = [column.key for column in means.columns if column.key.startswith(TEST)]
     made = for_reading(means.part("entry", "trials", *keys, "passes", "seconds"))
@@ -152,7 +152,7 @@ def _means(means: "Table") -> str:
 
 def _differences(made: "Table") -> str:
     """How far entries are apart."""
-    from sihg.report.training_table import for_reading
+    from sihg.report.tables.training_tables import for_reading
 
     headings = [column.heading for column in made.columns]
     rows = [[str(cell) for cell in row] for row in for_reading(made).rows]
@@ -198,7 +198,7 @@ def _plain(value: Any) -> str:
 
 
 def _page(folders: list[Path], out: Path) -> str:
-    from sihg.report.training import report_training
+    from sihg.report.training_report import report_training
 
     if out.is_file():
         raise InputError(f"--out {out} is a file: give a folder to write in")

@@ -40,9 +40,9 @@ def examine(data_dir: Path | None) -> dict[str, Any]:
     """All that is told."""
     import torch
 
-    from sihg.robust.data.files import data_folder
+    from sihg.robust.data.locations import data_folder
     from sihg.robust.data.overview import overview
-    from sihg.runs.environment import environment
+    from sihg.store.environment import environment
 
     folder = data_folder(data_dir)
     return {

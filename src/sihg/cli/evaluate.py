@@ -12,16 +12,16 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sihg.cli.numbers import number, whole
+from sihg.cli.parse_numbers import number, whole
 from sihg.cli.running import add_common, showing_warnings, threads
 from sihg.errors import InputError
 
 if TYPE_CHECKING:
     from sihg.cli.accuracy_table import Records
-    from sihg.robust.cascade import Outcome
-    from sihg.robust.ledger import FileLedger
-    from sihg.robust.records import Asked, Question
-    from sihg.robust.weights import Weights
+    from sihg.robust.attacks.runner import Outcome
+    from sihg.robust.evaluation.partial import FileLedger
+    from sihg.robust.evaluation.stored import Asked, Question
+    from sihg.robust.training.weights import Weights
 
 EPILOG = """examples:
   sihg evaluate runs/first
@@ -95,9 +95,9 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Attack, keep each record at once, print the table; what could not be kept, or failed, is told after it."""
-    from sihg.robust.ledger import LedgerWarning
-    from sihg.robust.records import Question, ask
-    from sihg.runs.files import make_folder
+    from sihg.robust.evaluation.partial import LedgerWarning
+    from sihg.robust.evaluation.stored import Question, ask
+    from sihg.store.files import make_folder
 
     attacks = tuple(dict.fromkeys(name.strip() for name in args.attacks.split(",") if name.strip()))
     if not attacks:
@@ -147,9 +147,9 @@ class _Keeper:
 
     def __init__(self, args: argparse.Namespace, weights: "Weights", asked: "Asked", radii: list[float] | None) -> None:
         from sihg import __version__
-        from sihg.robust.ledger import FileLedger
-        from sihg.robust.records import contents, digest
-        from sihg.robust.weights import of_run
+        from sihg.robust.evaluation.partial import FileLedger
+        from sihg.robust.evaluation.stored import contents, digest
+        from sihg.robust.training.weights import of_run
 
         self.asked, self.radii = asked, radii
         usual = args.split == "test" and all(getattr(args, name) is None for name in (*OF_SETTINGS, "curve", "out"))
@@ -205,13 +205,13 @@ class _Keeper:
 
     def keep(self, record: dict[str, Any], outcomes: "list[Outcome]") -> list[Path]:
         """Write the record, of a curve its figure too; the files."""
-        from sihg.robust.records import write_record
+        from sihg.robust.evaluation.stored import write_record
 
         if self.home is None or self.ledger is None:
             return []
         files = [write_record(self.home, self.name, record, outcomes, self.asked)]
         if self.radii:
-            from sihg.report.radius import draw
+            from sihg.report.figures.radius import draw
 
             files += draw(record, self.home, self.name)
         self.ledger.forget()
@@ -240,7 +240,7 @@ def _radii(text: str) -> list[float]:
 def _show(records: "Records", *, as_json: bool, several: bool) -> None:
     """Print the results, if there are any, and what speaks against them."""
     from sihg.cli.accuracy_table import curves, side_by_side, table
-    from sihg.robust.trust import counted
+    from sihg.robust.evaluation.diagnostics import counted
 
     if not records:
         return
@@ -282,9 +282,9 @@ def _all_weights(args: argparse.Namespace, question: "Question") -> "list[Weight
 def _weights(args: argparse.Namespace, path: Path) -> "Weights":
     from dataclasses import replace
 
-    from sihg.robust.ball import NORMS
-    from sihg.robust.settings import Settings
-    from sihg.robust.weights import SUFFIXES, of_file, of_run
+    from sihg.robust.threat import NORMS
+    from sihg.robust.training.config import Settings
+    from sihg.robust.training.weights import SUFFIXES, of_file, of_run
 
     given = {name: getattr(args, name) for name in (*OF_SETTINGS, "device") if getattr(args, name) is not None}
     if not path.exists():

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from sihg.cli.progress import SECONDS_BETWEEN_LINES
-from sihg.experiments.outlook import Outlook
-from sihg.experiments.processes import Ended
+from sihg.experiments.launcher import Ended
+from sihg.experiments.time_left import Outlook
 
 
 class GridProgress:

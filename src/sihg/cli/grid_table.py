@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sihg.cli.grid_progress import duration
-from sihg.cli.table import drawn
+from sihg.cli.terminal_table import drawn
 from sihg.experiments.grid import Grid, dotted
-from sihg.experiments.outlook import shared
-from sihg.experiments.summary import Figure, Row, doubts
-from sihg.report.published import Reported, departures, reported, unlike
+from sihg.experiments.grid_summary import Figure, Row, doubts
+from sihg.experiments.time_left import shared
+from sihg.report.read.published import Reported, departures, reported, unlike
 
 Costs = Mapping[str, Mapping[str, float]]  # of each method: seconds by phase
 

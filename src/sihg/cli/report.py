@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sihg.cli.numbers import number
+from sihg.cli.parse_numbers import number
 from sihg.errors import InputError
 
 Report = Callable[[Path], list[Path]]
@@ -72,8 +72,8 @@ def _events(folder: Path) -> list[Path]:
 
 def _watch(folders: list[Path], seconds: float) -> int:
     """Draw again and again."""
+    from sihg.interrupt import interrupted_at_once
     from sihg.report.watch import follow
-    from sihg.runs.interrupt import interrupted_at_once
 
     if not 1 <= seconds < float("inf"):
         raise InputError(f"--watch {seconds:g} is too often or too rare: give seconds from 1 on")
@@ -90,9 +90,9 @@ def _watch(folders: list[Path], seconds: float) -> int:
 
 def _report(folder: Path) -> Report:
     """What reports on such a folder, by what lies there."""
-    from sihg.report.solve import report_solve
-    from sihg.report.trained import run_folders
-    from sihg.report.training import report_training
+    from sihg.report.read.runs import run_folders
+    from sihg.report.solve_report import report_solve
+    from sihg.report.training_report import report_training
 
     if _is_solve(folder):
         return report_solve

@@ -8,13 +8,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sihg.cli.numbers import whole
+from sihg.cli.parse_numbers import whole
 from sihg.cli.running import Pairs, add_common, pairs, showing_warnings, threads
 from sihg.errors import InputError, SihgError, UnknownNameError
 
 if TYPE_CHECKING:
     from sihg.experiments.grid import Cell, Grid
-    from sihg.experiments.processes import Ended
+    from sihg.experiments.launcher import Ended
 
 METHODS = "pgd,dat,yopo,msi-hg"
 ATTACKS = "natural,pgd-20,pgd-50-10"
@@ -98,7 +98,7 @@ def _assigned(texts: list[str]) -> Pairs:
 def _grid(args: argparse.Namespace, given: Pairs) -> "Grid":
     from sihg.cli.train import with_given
     from sihg.experiments.grid import Grid
-    from sihg.robust.settings import preset, presets
+    from sihg.robust.training.config import preset, presets
 
     for name, _ in given:
         if name in OURS:
@@ -134,7 +134,7 @@ def _names(text: str, what: str) -> list[str]:
 
 def _of(method: str, methods: list[str], given: Pairs) -> Pairs:
     """Those of the given settings that a method has; one that none has is refused."""
-    from sihg.robust.settings import dotted_name
+    from sihg.robust.training.config import dotted_name
 
     def has(one: str, name: str) -> bool:
         try:
@@ -159,7 +159,7 @@ def _command(cell: "Cell", args: argparse.Namespace, given: Pairs, count: int) -
     evaluate = ["evaluate", str(cell.folder), "--attacks", ",".join(cell.attacks), *common]
     evaluate += ["--samples", str(cell.samples)] if cell.samples is not None else []
     commands = [train, ["resume", str(cell.folder), *common], evaluate]
-    return [sys.executable, "-m", "sihg.cli.cell", str(cell.folder), *map(json.dumps, commands)]
+    return [sys.executable, "-m", "sihg.cli.grid_cell", str(cell.folder), *map(json.dumps, commands)]
 
 
 # ---- what it costs
@@ -189,8 +189,8 @@ def _run_all(
 ) -> "tuple[bool, dict[str, Ended]]":
     """Run the cells that are left; whether Ctrl-C came, and how those ended that were begun."""
     from sihg.cli.grid_progress import GridProgress, duration
-    from sihg.experiments.outlook import Outlook, shared
-    from sihg.experiments.processes import Job, Processes
+    from sihg.experiments.launcher import Job, Processes
+    from sihg.experiments.time_left import Outlook, shared
 
     all_of_it = len(grid.cells())
     about = duration(shared([cell.remaining(costs[cell.method]) for cell in left], jobs))
@@ -209,7 +209,7 @@ def _run_all(
 def _show(args: argparse.Namespace, grid: "Grid", ended: "dict[str, Ended]", *, stopped: bool) -> int:
     """Print the table and what to do next; the exit code."""
     from sihg.cli.grid_table import as_dicts, doubt_lines, table
-    from sihg.experiments.summary import rows
+    from sihg.experiments.grid_summary import rows
 
     found, cells = rows(grid), {cell.name: cell for cell in grid.cells()}
     lost = {name: end for name, end in ended.items() if cells[name].record() is None}
@@ -247,8 +247,8 @@ def _show(args: argparse.Namespace, grid: "Grid", ended: "dict[str, Ended]", *, 
 
 def _page(folder: Path) -> str | None:
     """The report, where there are runs; what is in its way is told, since the table needs no page."""
-    from sihg.report.trained import run_folders
-    from sihg.report.training import report_training
+    from sihg.report.read.runs import run_folders
+    from sihg.report.training_report import report_training
 
     if not run_folders(folder):
         return None

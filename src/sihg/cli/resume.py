@@ -10,7 +10,7 @@ from sihg.cli.running import Telling, add_common, last_good, pairs, show, showin
 from sihg.errors import InputError
 
 if TYPE_CHECKING:
-    from sihg.runs.folder import RunFolder
+    from sihg.store.run_folder import RunFolder
 
 
 def add_parser(commands: Any) -> None:
@@ -28,10 +28,10 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Find where the run is, and train on."""
-    from sihg.robust.fit import prepare
-    from sihg.robust.settings import run_settings
-    from sihg.runs.folder import RunFolder
-    from sihg.runs.lock import locked
+    from sihg.robust.training.config import run_settings
+    from sihg.robust.training.fit import prepare
+    from sihg.store.lock import locked
+    from sihg.store.run_folder import RunFolder
 
     for name, _ in pairs(args.settings):
         why = ", and the schedule depends on it" if name in ("epochs", "schedule", "lr") else ""

@@ -10,14 +10,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sihg.cli.numbers import whole
-from sihg.cli.table import drawn
+from sihg.cli.parse_numbers import whole
+from sihg.cli.terminal_table import drawn
 from sihg.errors import InputError
 
 if TYPE_CHECKING:
-    from sihg.robust.settings import Settings
-    from sihg.robust.trainer import Trained
-    from sihg.runs.folder import RunFolder
+    from sihg.robust.training.config import Settings
+    from sihg.robust.training.trainer import Trained
+    from sihg.store.run_folder import RunFolder
 
 Pairs = list[tuple[str, str | None]]  # settings as typed; None: a switch without a value
 
@@ -78,7 +78,7 @@ def threads(count: int | None) -> Iterator[None]:
 def showing_warnings() -> Iterator[None]:
     """Print our warnings as one line each."""
     from sihg.robust.data import DataWarning
-    from sihg.robust.weights import CheckpointWarning
+    from sihg.robust.training.weights import CheckpointWarning
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", DataWarning)
@@ -121,7 +121,7 @@ def _epoch_line(row: dict[str, Any]) -> str:
 
 def show(trained: "Trained", folder: "RunFolder", settings: "Settings", *, as_json: bool) -> int:
     """Print how the run ended and what to do next; give the exit code."""
-    from sihg.runs.tables import read_table
+    from sihg.store.tables import read_table
 
     rows = read_table(folder.metrics)
     last = {key: float(value) if value else None for key, value in rows[-1].items()} if rows else None

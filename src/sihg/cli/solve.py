@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sihg.cli.numbers import number, whole
+from sihg.cli.parse_numbers import number, whole
 from sihg.errors import InputError, SihgError
 
 if TYPE_CHECKING:
-    from sihg.experiments.comparison import Comparison
+    from sihg.minimax.comparison import Comparison
 
 DEFAULT_ITERATIONS = 2000
 EPILOG = """examples:
@@ -89,7 +89,7 @@ def _show(comparison: "Comparison", *, as_json: bool) -> None:
     """Print what was reached; with a folder, write it there with its figures and page."""
     summary = comparison.summary()
     if comparison.folder:
-        from sihg.report.solve import report_solve
+        from sihg.report.solve_report import report_solve
 
         report_solve(comparison.folder)
     print(json.dumps(summary, indent=1, allow_nan=False) if as_json else _table(summary))
@@ -152,7 +152,7 @@ def _short(value: float | None) -> str:
 
 
 def _comparison(args: argparse.Namespace) -> "Comparison":
-    from sihg.experiments.comparison import Comparison
+    from sihg.minimax.comparison import Comparison
 
     if args.resume:
         names = ("problem", "set", "method", "tolerance", "seed", "sigma", "tau", "theta", "record_every", "out")

@@ -10,7 +10,7 @@ from sihg.cli.running import Pairs, Telling, add_common, last_good, pairs, show,
 from sihg.errors import InputError
 
 if TYPE_CHECKING:
-    from sihg.robust.settings import Settings
+    from sihg.robust.training.config import Settings
 
 EPILOG = """examples:
   sihg train --out runs/first
@@ -59,8 +59,8 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check everything, make the folder, train."""
-    from sihg.robust.fit import check_free, prepare, run_in
-    from sihg.runs.folder import RunFolder
+    from sihg.robust.training.fit import check_free, prepare, run_in
+    from sihg.store.run_folder import RunFolder
 
     given = pairs(args.settings) + [assigned(text) for text in args.set]
     settings = chosen(args.preset, given, config=args.config).complete()
@@ -91,9 +91,9 @@ def assigned(text: str) -> tuple[str, str | None]:
 
 def chosen(preset: str | None, given: Pairs, *, config: Path | None = None) -> "Settings":
     """The config, or the preset (that of the data, where neither is named), with what is given."""
-    from sihg.robust.settings import Settings, presets, read_settings
-    from sihg.robust.settings import preset as preset_settings
-    from sihg.runs.config import from_toml
+    from sihg.robust.training.config import Settings, presets, read_settings
+    from sihg.robust.training.config import preset as preset_settings
+    from sihg.store.toml import from_toml
 
     if preset and config:
         raise InputError(f"--preset {preset} and --config {config} are both settings to begin with: leave out one")
@@ -120,7 +120,7 @@ def chosen(preset: str | None, given: Pairs, *, config: Path | None = None) -> "
 
 def with_given(settings: "Settings", given: Pairs) -> "Settings":
     """Settings changed by what was typed."""
-    from sihg.robust.settings import dotted_name
+    from sihg.robust.training.config import dotted_name
 
     values: dict[str, Any] = {}
     for name, value in given:
@@ -144,8 +144,8 @@ def _is_switch(settings: "Settings", full: str) -> bool:
 def listing() -> str:
     """Every setting with its default and its meaning, in groups."""
     from sihg.robust.methods import METHODS, hyperparameters
-    from sihg.robust.schedules import SCHEDULES
-    from sihg.robust.settings import SECTIONS, SHORT, THREAT, Settings, presets
+    from sihg.robust.training.config import SECTIONS, SHORT, THREAT, Settings, presets
+    from sihg.robust.training.schedules import SCHEDULES
 
     lines = ["settings of every run (the defaults are those without a preset):"]
     lines += [_line(f.name, f.default, f.metadata["help"]) for f in fields(Settings) if f.name not in SECTIONS]

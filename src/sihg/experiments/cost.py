@@ -14,15 +14,15 @@ import torch
 
 from sihg.robust import data as sources
 from sihg.robust.attacks import Attack
-from sihg.robust.attacks.attack import rows_at_once
-from sihg.robust.ball import Ball
-from sihg.robust.cascade import judge
+from sihg.robust.attacks.base import rows_at_once
+from sihg.robust.attacks.runner import run_attacks
 from sihg.robust.data.samples import Samples
-from sihg.robust.evaluate import check_plans, drawn, planned
-from sihg.robust.fit import prepare
-from sihg.robust.settings import Settings
-from sihg.robust.trainer import Trainer
-from sihg.robust.weights import load
+from sihg.robust.evaluation.evaluate import check_plans, drawn, planned
+from sihg.robust.threat import Ball
+from sihg.robust.training.config import Settings
+from sihg.robust.training.fit import prepare
+from sihg.robust.training.trainer import Trainer
+from sihg.robust.training.weights import load
 
 STEPS = 5  # measured, after one that warms up
 ENOUGH = 4.0  # seconds after which one measured step will do
@@ -95,7 +95,7 @@ def _a_sample(trainer: Trainer, attack: Attack, samples: Samples) -> float:
         with torch.no_grad():
             held = trainer.model.eval()(some.floats().to(trainer.device)).argmax(1).cpu()
         begin = time.perf_counter()
-        judge(trainer.model, replace(some, y=held), {"attack": {"attack": attack}})
+        run_attacks(trainer.model, replace(some, y=held), {"attack": {"attack": attack}})
         seconds = time.perf_counter() - begin
         if seconds > LONG or rows == most:
             return seconds / rows

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from sihg.errors import InputError
-from sihg.robust.settings import SECTIONS, Settings, run_settings
-from sihg.runs.config import from_toml, to_toml
-from sihg.runs.files import read_json, write_text
-from sihg.runs.folder import GRID, OUTPUT, RunFolder
-from sihg.runs.lock import NAME as LOCK
-from sihg.runs.lock import locked
-from sihg.runs.tables import read_table
+from sihg.robust.training.config import SECTIONS, Settings, run_settings
+from sihg.store.files import read_json, write_text
+from sihg.store.lock import NAME as LOCK
+from sihg.store.lock import locked
+from sihg.store.run_folder import GRID, OUTPUT, RunFolder
+from sihg.store.tables import read_table
+from sihg.store.toml import from_toml, to_toml
 
 ABOUT = "# The settings of the runs here. `sihg reproduce` may add methods and seeds, and changes nothing else.\n"
 NAMED = 3  # differences that an error names

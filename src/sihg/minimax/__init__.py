@@ -12,15 +12,16 @@ from sihg.core.prox import (
     SquaredL2,
     Zero,
 )
-from sihg.minimax import measure, steps, zoo
+from sihg.minimax import measure, zoo
+from sihg.minimax import step_sizes as steps
 from sihg.minimax.bilinear import LinearMap
+from sihg.minimax.callbacks import Progress
 from sihg.minimax.constants import Constants
 from sihg.minimax.history import History
 from sihg.minimax.problem import Gradients, Problem
-from sihg.minimax.progress import Progress
 from sihg.minimax.solve import Result, solve
+from sihg.minimax.solve_state import SolveState
 from sihg.minimax.solvers import METHODS
-from sihg.minimax.state import SolveState
 
 __all__ = [
     "L1",

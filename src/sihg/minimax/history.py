@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sihg.errors import InputError
-from sihg.runs.files import write_text
+from sihg.store.files import write_text
 
 
 class History:

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from sihg.core.draw import generator
-from sihg.minimax import steps
+from sihg.minimax import step_sizes as steps
+from sihg.minimax.callbacks import Progress
 from sihg.minimax.constants import Constants
 from sihg.minimax.layout import Blocks, Weights
 from sihg.minimax.problem import Problem
-from sihg.minimax.progress import Progress
 
 
 def saddle_norm_squared(problem: Problem, w: Weights, delta: Blocks) -> float:

@@ -10,7 +10,7 @@ from sihg.core.prox import Convex, Zero
 from sihg.errors import InputError
 from sihg.minimax.constants import Constants
 from sihg.minimax.layout import BlockLayout, Blocks, Index, WeightLayout, Weights, flat
-from sihg.minimax.start import check_start
+from sihg.minimax.problem_checks import check_start
 
 if TYPE_CHECKING:
     from sihg.minimax.bilinear import LinearMap

@@ -11,18 +11,18 @@ import torch
 
 from sihg.core.draw import generator
 from sihg.errors import EstimateWarning, InputError, StepSizeError, StepSizeWarning
+from sihg.interrupt import stop_on_interrupt
+from sihg.minimax.callbacks import Callback, Progress
 from sihg.minimax.constants import Constants
 from sihg.minimax.history import History
 from sihg.minimax.layout import Blocks, Weights
 from sihg.minimax.measure import estimate_constants, estimate_curvature, flat_saddle_norm_squared
 from sihg.minimax.oracle import DivergedError, Oracle
 from sihg.minimax.problem import Problem
-from sihg.minimax.progress import Callback, Progress
+from sihg.minimax.solve_state import SolveState
 from sihg.minimax.solvers import method_class, method_name
-from sihg.minimax.solvers.method import Method
-from sihg.minimax.state import SolveState
-from sihg.minimax.steps import StepSizes
-from sihg.runs.interrupt import stop_on_interrupt
+from sihg.minimax.solvers.base import Method
+from sihg.minimax.step_sizes import StepSizes
 
 
 @dataclass(frozen=True)

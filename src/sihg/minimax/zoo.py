@@ -12,8 +12,8 @@ from torch import Tensor
 from sihg.core.draw import generator
 from sihg.core.prox import Box, Convex, LinfBall, Simplex, SquaredL2
 from sihg.errors import InputError, UnknownNameError
+from sihg.minimax._images import difference, phantom
 from sihg.minimax.constants import Constants
-from sihg.minimax.images import difference, phantom
 from sihg.minimax.layout import Blocks, Weights
 from sihg.minimax.problem import Gradients, Problem
 

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from sihg.errors import InputError
-from sihg.report.trained import called, run_folders
-from sihg.runs.folder import RunFolder
-from sihg.runs.tables import read_table
+from sihg.report.read.runs import called, run_folders
+from sihg.store.run_folder import RunFolder
+from sihg.store.tables import read_table
 
 REMEDY = "install it, pip install 'sihg[tensorboard]', or leave out --tensorboard"
 

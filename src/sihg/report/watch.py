@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from sihg.errors import InputError
-from sihg.report.trained import run_folders
-from sihg.report.training import report_training
-from sihg.runs.folder import GRID, RunFolder
+from sihg.report.read.runs import run_folders
+from sihg.report.training_report import report_training
+from sihg.store.run_folder import GRID, RunFolder
 
 State = dict[Path, tuple[int, int]]
 

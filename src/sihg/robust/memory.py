@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sihg.errors import InputError, NotFiniteError, UnknownNameError
-from sihg.runs.files import write_text
+from sihg.store.files import write_text
 
 Rows = NDArray[np.uint8]  # one row a sample: its values, padded to four bytes, then the tag
 Index = NDArray[np.int64]

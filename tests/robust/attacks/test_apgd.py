@@ -10,8 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from sihg.core.draw import generator
 from sihg.errors import InputError
-from sihg.robust.attacks import APGD
-from sihg.robust.attacks import attack as base
+from sihg.robust.attacks import APGD, base
 from sihg.robust.attacks.apgd import checkpoints, ratio
 from tests.robust.attacks.test_pgd import SHAPES, assert_inside, bounds_of, mixed, trained
 from tests.robust.methods.nets import samples, watched

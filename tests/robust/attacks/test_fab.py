@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from sihg.core.draw import generator
 from sihg.errors import InputError
-from sihg.robust.attacks import attack as base
+from sihg.robust.attacks import base
+from sihg.robust.attacks._hyperplane import shortest
 from sihg.robust.attacks.fab import FAB
-from sihg.robust.attacks.hyperplane import shortest
-from sihg.robust.ball import noise
+from sihg.robust.threat import noise
 from tests.robust.attacks.test_pgd import SHAPES, assert_inside, bounds_of, mixed, trained
 from tests.robust.methods.nets import net, samples, watched
 

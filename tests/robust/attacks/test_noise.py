@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from sihg.errors import InputError
-from sihg.robust.attacks import Noise
-from sihg.robust.attacks import attack as base
+from sihg.robust.attacks import Noise, base
 from tests.robust.attacks.test_pgd import assert_inside, bounds_of, trained
 from tests.robust.methods.nets import IMAGE, samples, watched
 

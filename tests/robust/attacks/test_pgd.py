@@ -9,12 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from sihg.errors import InputError
-from sihg.robust.attacks import APGD, FAB, FGSM, PGD, Attack
-from sihg.robust.attacks import attack as base
-from sihg.robust.ball import Bounds
+from sihg.robust.attacks import APGD, FAB, FGSM, PGD, Attack, base
 from sihg.robust.data.batches import batches
+from sihg.robust.gradients import evaluating, gradient
 from sihg.robust.methods import FastAT
-from sihg.robust.passes import evaluating, gradient
+from sihg.robust.threat import Bounds
 from tests.robust.attacks.twins import plain_pgd
 from tests.robust.methods.nets import IMAGE, gradients, net, samples, watched
 

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from sihg.core.draw import generator
 from sihg.errors import InputError
-from sihg.robust.attacks import attack as base
-from sihg.robust.attacks import square
+from sihg.robust.attacks import base, square
 from sihg.robust.attacks.square import Square
 from tests.robust.attacks.test_pgd import SHAPES, assert_inside, bounds_of, mixed, trained
 from tests.robust.methods.nets import gradients, net, samples, watched

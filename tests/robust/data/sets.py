@@ -12,9 +12,9 @@ import pytest
 from numpy.typing import NDArray
 
 from sihg.robust.data import SOURCES
-from sihg.robust.data.checks import content_md5
 from sihg.robust.data.cifar10 import ROW
-from sihg.robust.data.files import Source
+from sihg.robust.data.file_checks import content_md5
+from sihg.robust.data.locations import Source
 
 N = {"train": 12, "t10k": 5}
 BATCH = 4  # images in a small CIFAR-10 batch

@@ -12,7 +12,7 @@ import pytest
 
 from sihg.errors import InputError, UnknownNameError
 from sihg.robust.data import SOURCES, download, load
-from sihg.robust.data.files import Published
+from sihg.robust.data.locations import Published
 from tests.robust.data.sets import archive, put, small_cifar, with_source
 
 

@@ -16,10 +16,11 @@ import scipy.io
 import torch
 
 from sihg.errors import InputError
-from sihg.robust.data import SOURCES, DataWarning, checks, load
-from sihg.robust.data.checks import MEMORY, content_md5
-from sihg.robust.data.files import data_folder
-from sihg.robust.data.pickles import unpickle_arrays
+from sihg.robust.data import SOURCES, DataWarning, load
+from sihg.robust.data import file_checks as checks
+from sihg.robust.data._pickles import unpickle_arrays
+from sihg.robust.data.file_checks import MEMORY, content_md5
+from sihg.robust.data.locations import data_folder
 from tests.robust.data.sets import (
     BATCH,
     archive,

@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sihg.robust.ball import Ball
 from sihg.robust.data.batches import batches
+from sihg.robust.gradients import evaluating, gradient
 from sihg.robust.methods import DAT, PGDAT
-from sihg.robust.passes import evaluating, gradient
+from sihg.robust.threat import Ball
 from tests.robust.methods.nets import gradient_after, net, one_batch, samples, sgd, watched, weights
 
 EPS = 0.2

@@ -5,9 +5,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from sihg.errors import InputError
-from sihg.robust.fit import fit
-from sihg.robust.intervals import leads
+from sihg.robust.certify import worst_case_margins
 from sihg.robust.methods import IBP, MSIHG, build_method
+from sihg.robust.training.fit import fit
 from tests.robust.methods.nets import gradients, net, one_batch, samples, sgd, watched, weights
 
 EPS = 0.1
@@ -17,7 +17,10 @@ def test_ibp_is_a_share_of_the_clean_loss_and_a_share_of_the_bounds() -> None:
     batch, model, twin = one_batch(), net("plain"), net("plain")
     log = IBP(eps=EPS, interval=0.3).step(model, batch, sgd(model))
     low, high = (batch.x - EPS).clamp(0, 1), (batch.x + EPS).clamp(0, 1)
-    clean, bound = cross_entropy(twin(batch.x), batch.y), cross_entropy(leads(twin, low, high, batch.y), batch.y)
+    clean, bound = (
+        cross_entropy(twin(batch.x), batch.y),
+        cross_entropy(worst_case_margins(twin, low, high, batch.y), batch.y),
+    )
     loss = 0.7 * clean + 0.3 * bound
     loss.backward()
     torch.testing.assert_close(gradients(model), gradients(twin), rtol=0, atol=1e-12)
@@ -41,7 +44,10 @@ def test_msi_hg_mixes_the_bounds_into_the_loss_where_it_trains() -> None:
         MSIHG(eps=EPS, tau=0.05, steps=3).step(other, batch, sgd(other))
     point = points.inputs[3]
     low, high = (batch.x - EPS).clamp(0, 1), (batch.x + EPS).clamp(0, 1)
-    attacked, bound = cross_entropy(twin(point), batch.y), cross_entropy(leads(twin, low, high, batch.y), batch.y)
+    attacked, bound = (
+        cross_entropy(twin(point), batch.y),
+        cross_entropy(worst_case_margins(twin, low, high, batch.y), batch.y),
+    )
     (0.6 * attacked + 0.4 * bound).backward()
     torch.testing.assert_close(gradients(model), gradients(twin), rtol=0, atol=1e-12)
     assert log.passes == 7 * 12

@@ -10,15 +10,15 @@ from torch.nn.functional import cross_entropy
 
 from sihg.core.hybrid import HybridGradient
 from sihg.errors import InputError
-from sihg.robust.ball import Ball
 from sihg.robust.data.augment import Augment
 from sihg.robust.data.batches import Batch, batches
+from sihg.robust.gradients import gradient
 from sihg.robust.memory import PerturbationMemory
 from sihg.robust.methods import MSIHG, PGDAT
 from sihg.robust.models import Threshold
-from sihg.robust.optimizers import TrainingOptimizer
-from sihg.robust.passes import gradient
-from sihg.robust.schedules import Constant
+from sihg.robust.threat import Ball
+from sihg.robust.training.optimizer import TrainingOptimizer
+from sihg.robust.training.schedules import Constant
 from tests.robust.methods.nets import IMAGE, net, samples, sgd, watched, weights
 
 EPS = 0.25  # a power of two, so that delta / eps and back are exact

@@ -6,9 +6,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from sihg.errors import InputError
-from sihg.robust.ball import Ball
 from sihg.robust.data.batches import Batch
 from sihg.robust.methods import YOPO, Natural
+from sihg.robust.threat import Ball
 from tests.robust.methods.nets import gradient_after, gradients, net, one_batch, sgd, watched
 
 EPS, SIGMA = 0.2, 0.04

@@ -3,8 +3,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from sihg.robust.gradients import gradient
 from sihg.robust.models import Committee, Threshold, build, split
-from sihg.robust.passes import gradient
 
 
 def lines(count: int, seed: int = 0) -> Committee:

@@ -3,10 +3,10 @@
 from typing import Any
 
 from sihg.errors import UnknownNameError
+from sihg.minimax.solvers.base import Method
 from sihg.minimax.solvers.dsi_hg import DSIHG
 from sihg.minimax.solvers.extragradient import EGPlus, Extragradient
 from sihg.minimax.solvers.gda import GDA
-from sihg.minimax.solvers.method import Method
 from sihg.minimax.solvers.mgda import MGDA
 from sihg.minimax.solvers.optimistic import Optimistic
 from sihg.minimax.solvers.spdhg import SPDHG

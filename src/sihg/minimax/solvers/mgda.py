@@ -7,8 +7,8 @@ from torch import Tensor
 from sihg.minimax.constants import Constants
 from sihg.minimax.oracle import Oracle
 from sihg.minimax.problem import Problem
-from sihg.minimax.solvers.method import Method, State
-from sihg.minimax.steps import StepSizes, operator_steps
+from sihg.minimax.solvers.base import Method, State
+from sihg.minimax.step_sizes import StepSizes, operator_steps
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from sihg.minimax.constants import Constants
 from sihg.minimax.problem import Problem
-from sihg.minimax.solvers.method import Method, S
-from sihg.minimax.steps import Condition, StepSizes, contraction, hybrid_condition, hybrid_steps
+from sihg.minimax.solvers.base import Method, S
+from sihg.minimax.step_sizes import Condition, StepSizes, contraction, hybrid_condition, hybrid_steps
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from sihg.errors import UnknownNameError
-from sihg.robust.attacks.attack import Attack, Rows, Search, check_counts, others
-from sihg.robust.ball import noise
-from sihg.robust.passes import Loss, each
+from sihg.robust.attacks.base import Attack, Rows, Search, check_counts, others
+from sihg.robust.gradients import Loss, each
+from sihg.robust.threat import noise
 
 LOSSES = ("ce", "dlr-t")
 ALPHA, RHO = 0.75, 0.75  # the share of the new direction, and of the steps that must rise

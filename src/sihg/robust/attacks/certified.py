@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from sihg.errors import InputError
-from sihg.robust.attacks.attack import Attack, Search, checked
-from sihg.robust.intervals import leads
-from sihg.robust.passes import evaluating
+from sihg.robust.attacks.base import Attack, Search, checked
+from sihg.robust.certify import worst_case_margins
+from sihg.robust.gradients import evaluating
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,7 +35,7 @@ class Certified(Attack):
     def check(self, model: nn.Module, x: Tensor) -> None:
         """Whether there are bounds for every layer."""
         with evaluating(model), torch.no_grad():
-            leads(model, x, x, torch.zeros(len(x), dtype=torch.long, device=x.device))
+            worst_case_margins(model, x, x, torch.zeros(len(x), dtype=torch.long, device=x.device))
 
     def remark(self, classes: int) -> str:  # noqa: ARG002
         """How to read it."""
@@ -46,7 +46,7 @@ class Certified(Attack):
         rows = search.rows
         box = rows.feasible
         with torch.no_grad():
-            lead = checked(leads(search.model, rows.x + box.low, rows.x + box.high, rows.y), rows)
+            lead = checked(worst_case_margins(search.model, rows.x + box.low, rows.x + box.high, rows.y), rows)
         search.forwards += 2 * len(rows)
         search.classes = lead.shape[1]
         most, nearest = lead.scatter(1, rows.y[:, None], -torch.inf).max(1)

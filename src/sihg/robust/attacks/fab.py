@@ -7,9 +7,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from sihg.robust.attacks.attack import Attack, Rows, Search, check_counts, margins, misclassified, others, places
-from sihg.robust.attacks.hyperplane import shortest
-from sihg.robust.ball import noise
+from sihg.robust.attacks._hyperplane import shortest
+from sihg.robust.attacks.base import Attack, Rows, Search, check_counts, margins, misclassified, others, places
+from sihg.robust.threat import noise
 
 ALPHA_MAX, ETA, BETA = 0.1, 1.05, 0.9  # the paper's: most pull towards x, overshoot, step back
 BLOCK = 64_000  # values of x in a block of rows whose arithmetic is done together: about what a cache holds

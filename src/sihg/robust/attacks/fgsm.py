@@ -1,7 +1,7 @@
 """The fast gradient sign method: one step of length eps from the image."""
 
 from sihg.robust.attacks.pgd import PGD
-from sihg.robust.ball import Bounds
+from sihg.robust.threat import Bounds
 
 
 def FGSM(  # noqa: N802

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sihg.robust.attacks.attack import Attack, Search, check_counts
-from sihg.robust.ball import noise
+from sihg.robust.attacks.base import Attack, Search, check_counts
+from sihg.robust.threat import noise
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from sihg.errors import InputError
-from sihg.robust.attacks.attack import Attack, Rows, Search, check_counts
-from sihg.robust.ball import noise
-from sihg.robust.passes import each
+from sihg.robust.attacks.base import Attack, Rows, Search, check_counts
+from sihg.robust.gradients import each
+from sihg.robust.threat import noise
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

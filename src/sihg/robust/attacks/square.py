@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sihg.errors import InputError
-from sihg.robust.attacks.attack import Attack, Rows, Search, check_counts, margins, misclassified
+from sihg.robust.attacks.base import Attack, Rows, Search, check_counts, margins, misclassified
 
 QUERIES = 5000  # AutoAttack's
 HALVED = (10, 50, 200, 500, 1000, 2000, 4000)  # of so many, after which p halves

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from sihg.errors import InputError
-from sihg.robust.attacks.attack import Attack, Search, check_counts
+from sihg.robust.attacks.base import Attack, Search, check_counts
 from sihg.robust.attacks.pgd import PGD
-from sihg.robust.passes import evaluating
+from sihg.robust.gradients import evaluating
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -4,9 +4,11 @@ import warnings
 from pathlib import Path
 
 from sihg.errors import InputError, UnknownNameError
-from sihg.robust.data import cifar10, digits, folder, idx, npz, svhn
-from sihg.robust.data.checks import read_checked
-from sihg.robust.data.files import Arrays, DataWarning, Source, data_folder, locate, missing_error, usable
+from sihg.robust.data import cifar10, digits, idx, svhn
+from sihg.robust.data import image_folder as folder
+from sihg.robust.data import npz_file as npz
+from sihg.robust.data.file_checks import read_checked
+from sihg.robust.data.locations import Arrays, DataWarning, Source, data_folder, locate, missing_error, usable
 from sihg.robust.data.samples import Samples, as_samples, held_out
 
 __all__ = ["SOURCES", "DataWarning", "Samples", "as_samples", "held_out", "load", "names"]

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sihg.robust.data.files import Arrays, Part, Piece, Place, Published, Source, UnreadableError
-from sihg.robust.data.pickles import unpickle_arrays
+from sihg.robust.data._pickles import unpickle_arrays
+from sihg.robust.data.locations import Arrays, Part, Piece, Place, Published, Source, UnreadableError
 from sihg.robust.data.samples import Samples, as_samples
 
 ROW = 1 + 3 * 32 * 32  # a label and its pixels, plane by plane: a record of the binary version

@@ -10,8 +10,8 @@ import urllib3
 
 from sihg.errors import InputError, UnknownNameError
 from sihg.robust.data import SOURCES
-from sihg.robust.data.checks import examine, md5
-from sihg.robust.data.files import Published, Source, data_folder, locate
+from sihg.robust.data.file_checks import examine, md5
+from sihg.robust.data.locations import Published, Source, data_folder, locate
 
 CHUNK = 1 << 18
 TIMEOUT = (10.0, 30.0)  # seconds to connect, and to wait for the next bytes

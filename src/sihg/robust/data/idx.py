@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sihg.robust.data.files import Arrays, Part, Piece, Place, Published, Source, UnreadableError
+from sihg.robust.data.locations import Arrays, Part, Piece, Place, Published, Source, UnreadableError
 from sihg.robust.data.samples import Samples, as_samples
 
 UINT8 = 8  # the idx code of the only type that these sets use

@@ -6,8 +6,8 @@ from typing import Any
 
 from sihg.errors import UnknownNameError
 from sihg.robust.data import SOURCES, digits
-from sihg.robust.data.checks import Verdict, examine, md5
-from sihg.robust.data.files import Source, data_folder, locate, usable
+from sihg.robust.data.file_checks import Verdict, examine, md5
+from sihg.robust.data.locations import Source, data_folder, locate, usable
 
 
 def overview(data_dir: str | Path | None = None) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import numpy as np
 import scipy.io
 import torch
 
-from sihg.robust.data.files import Arrays, Part, Piece, Place, Published, Source, UnreadableError
+from sihg.robust.data.locations import Arrays, Part, Piece, Place, Published, Source, UnreadableError
 from sihg.robust.data.samples import Samples, as_samples
 
 MIRRORS = ("http://ufldl.stanford.edu/housenumbers/", "https://ufldl.stanford.edu/housenumbers/")

@@ -4,15 +4,15 @@ from dataclasses import fields
 from typing import Any
 
 from sihg.errors import InputError, UnknownNameError
+from sihg.robust.methods.base import Log, Method, Optimizer
 from sihg.robust.methods.dat import DAT
-from sihg.robust.methods.fast import FastAT
-from sihg.robust.methods.fgsm import FGSMAT
-from sihg.robust.methods.free import FreeAT
+from sihg.robust.methods.fast_at import FastAT
+from sihg.robust.methods.fgsm_at import FGSMAT
+from sihg.robust.methods.free_at import FreeAT
 from sihg.robust.methods.ibp import IBP
 from sihg.robust.methods.msi_hg import MSIHG
-from sihg.robust.methods.natural import Natural
-from sihg.robust.methods.pgd import PGDAT
-from sihg.robust.methods.threat import Log, Method, Optimizer
+from sihg.robust.methods.natural_training import Natural
+from sihg.robust.methods.pgd_at import PGDAT
 from sihg.robust.methods.trades import TRADES
 from sihg.robust.methods.yopo import YOPO
 

@@ -6,14 +6,14 @@ import torch
 from torch import Tensor, nn
 
 from sihg.errors import InputError, UnknownNameError
-from sihg.robust.ball import Feasible, L2Set, LinfSet
 from sihg.robust.data.batches import Batch
-from sihg.robust.methods.threat import Log, Optimizer, Threat, check_positive, check_steps, log, option
-from sihg.robust.passes import finite, gradient, inner_mode, summed
+from sihg.robust.gradients import finite, gradient, inner_mode, summed
+from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, check_positive, check_steps, log, option
+from sihg.robust.threat import Feasible, L2Set, LinfSet
 
 
 @dataclass(kw_only=True)
-class DAT(Threat):
+class DAT(AdversarialMethod):
     """PGD AT whose samples stop as soon as their attack is strong enough for the time of training.
 
     Strength is the first-order stationary condition FOSC, 0 at a maximiser; the threshold falls linearly from

@@ -5,11 +5,19 @@ from dataclasses import dataclass
 from torch import nn
 
 from sihg.robust.data.batches import Batch
-from sihg.robust.methods.threat import INTERVAL_PASSES, Log, Optimizer, Threat, check_interval, option, train_on
+from sihg.robust.methods.base import (
+    INTERVAL_PASSES,
+    AdversarialMethod,
+    Log,
+    Optimizer,
+    check_interval,
+    option,
+    train_on,
+)
 
 
 @dataclass(kw_only=True)
-class IBP(Threat):
+class IBP(AdversarialMethod):
     """Train on the images as they are and, for a share of the loss, on what interval bounds of the ball allow.
 
     What it learns can be proven: see the `certified` row of an evaluation. The share grows with the ramp, which should

@@ -6,15 +6,15 @@ import torch
 from torch import Tensor, nn
 
 from sihg.errors import InputError, UnknownNameError
-from sihg.robust.ball import Feasible, LinfSet
 from sihg.robust.data.augment import Move
 from sihg.robust.data.batches import Batch
+from sihg.robust.gradients import STATISTICS, Slope, ascend, evaluating, inner_mode, slope
 from sihg.robust.memory import PerturbationMemory
-from sihg.robust.methods.threat import (
+from sihg.robust.methods.base import (
     INTERVAL_PASSES,
+    AdversarialMethod,
     Log,
     Optimizer,
-    Threat,
     check_interval,
     check_positive,
     check_share,
@@ -23,11 +23,11 @@ from sihg.robust.methods.threat import (
     train_on,
 )
 from sihg.robust.models.threshold import Threshold, threshold_of
-from sihg.robust.passes import STATISTICS, Slope, ascend, evaluating, inner_mode, slope
+from sihg.robust.threat import Feasible, LinfSet
 
 
 @dataclass(kw_only=True)
-class MSIHG(Threat):
+class MSIHG(AdversarialMethod):
     r"""Keep a perturbation for each sample; search near it, train there, step along the hybrid gradient.
 
     .. math:: \delta_i^+ = \arg\max_{\delta \in B_i,\ \|\delta - \delta_i\| \le \tau} \phi_i(w, \delta), \qquad

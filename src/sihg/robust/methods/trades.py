@@ -8,12 +8,12 @@ from torch.nn.functional import kl_div, log_softmax
 
 from sihg.errors import InputError
 from sihg.robust.data.batches import Batch
-from sihg.robust.methods.threat import Log, Optimizer, Threat, check_positive, check_steps, log, option
-from sihg.robust.passes import ascend, finite, gradient, inner_mode, summed
+from sihg.robust.gradients import ascend, finite, gradient, inner_mode, summed
+from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, check_positive, check_steps, log, option
 
 
 @dataclass(kw_only=True)
-class TRADES(Threat):
+class TRADES(AdversarialMethod):
     """Train for the loss on the image plus beta KL(clean || attacked); the attack maximises that divergence.
 
     The attack runs in evaluation mode against clean logits computed once; the training pass differentiates both.

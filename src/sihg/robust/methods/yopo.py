@@ -7,13 +7,13 @@ from torch import Tensor, nn
 
 from sihg.errors import UnknownNameError
 from sihg.robust.data.batches import Batch
-from sihg.robust.methods.threat import Log, Optimizer, Threat, check_positive, check_steps, log, option
+from sihg.robust.gradients import Slope, ascend, finite, frozen_statistics, inner_mode, summed
+from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, check_positive, check_steps, log, option
 from sihg.robust.models import split
-from sihg.robust.passes import Slope, ascend, finite, frozen_statistics, inner_mode, summed
 
 
 @dataclass(kw_only=True)
-class YOPO(Threat):
+class YOPO(AdversarialMethod):
     """Split the network as body(stem(x)). M times: one full pass, which gives the body's gradient and the adjoint p at
     the stem's output; then N ascent steps on <stem(x + delta), p>, which never touch the body.
 

@@ -13,7 +13,7 @@ from sihg.robust.models.normalise import Normalise
 from sihg.robust.models.preact_resnet import preact_resnet8, preact_resnet18
 from sihg.robust.models.small_cnn import small_cnn, threshold_cnn, threshold_pair
 from sihg.robust.models.threshold import Threshold
-from sihg.runs.user_code import load_callable
+from sihg.user_code import load_callable
 
 __all__ = ["MODELS", "Committee", "Normalise", "Threshold", "build", "split"]
 

@@ -1,0 +1,83 @@
+"""Read numbers and names as people write them: 8/255, 1e5, true, a,b,c."""
+
+import tomllib
+from collections.abc import Iterable
+from fractions import Fraction
+
+from sihg.errors import InputError
+
+Value = bool | int | float | str | list["Value"]  # what a setting in a TOML file or on the command line can be
+Number = float | str  # a number, or text such as "8/255"
+TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
+
+
+def parse_number(value: object, name: str = "the value") -> float:
+    """Convert a number, or text such as "0.1", "1e-3" or "8/255", to a float.
+
+    >>> parse_number("8/255") == 8 / 255
+    True
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    try:
+        return float(Fraction(value)) if isinstance(value, str) and "/" in value else float(str(value))
+    except (ValueError, ZeroDivisionError):
+        raise InputError(
+            f"{name} must be a number such as 5, 0.1 or 8/255, got {value!r}", code="not-a-number", value=value
+        ) from None
+
+
+def parse_int(value: object, name: str = "the value") -> int:
+    """Convert an integer, or text such as "20" or "1e5", to an int.
+
+    >>> parse_int("1e5")
+    100000
+    """
+    number = parse_number(value, name)
+    if not number.is_integer():
+        raise InputError(f"{name} must be an integer, got {value!r}", code="not-an-integer", value=value)
+    return int(number)
+
+
+def parse_bool(value: object, name: str = "the value") -> bool:
+    """Convert a bool, or text such as "true" or "no", to a bool."""
+    if str(value).lower() not in TRUTHS:
+        raise InputError(f"{name} must be true or false, got {value!r}", code="not-a-bool", value=value)
+    return TRUTHS[str(value).lower()]
+
+
+def parse_literal(value: Value) -> Value:
+    """Convert text to the bool, number or list that it looks like; return anything else unchanged.
+
+    >>> parse_literal("[[0, 0], [5, 0.2]]"), parse_literal("1/4"), parse_literal("adam")
+    ([[0, 0], [5, 0.2]], 0.25, 'adam')
+    """
+    if isinstance(value, list | tuple):
+        return [parse_literal(item) for item in value]
+    if not isinstance(value, str):
+        return value
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if value.startswith("["):
+        try:
+            return parse_literal(tomllib.loads(f"value = {value}")["value"])
+        except tomllib.TOMLDecodeError:
+            raise InputError(
+                f"{value!r} is not a list such as [[0, 0], [5, 0.2]]", code="not-a-list", value=value
+            ) from None
+    for convert in (int, float, lambda text: float(Fraction(text))):
+        try:
+            return convert(value)
+        except (ValueError, ZeroDivisionError):
+            continue
+    return value
+
+
+def parse_names(text: str | Iterable[str]) -> list[str]:
+    """Split "a, b,c" into names, each once, in order.
+
+    >>> parse_names("natural, pgd-20,natural")
+    ['natural', 'pgd-20']
+    """
+    names = text.split(",") if isinstance(text, str) else text
+    return list(dict.fromkeys(name.strip() for name in names if name.strip()))

@@ -1,0 +1,192 @@
+"""The convergence figure: the running average of ||F||^2 and ||F||^2 itself, log-log, over iterations or gradients."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, log10
+from typing import Any, Literal
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from sihg.report.figures._thin import thinned
+from sihg.report.figures.labels import name_curves, number
+from sihg.report.figures.style import QUIET, look, shown
+from sihg.report.read.solves import Array, MethodRun, Solved
+
+Cost = Literal["iteration", "gradients"]
+AXES: dict[Cost, str] = {"iteration": "iterations K", "gradients": "block gradients, in w and in δ"}
+SMALLEST = 1e-34  # below this squared norm there is only rounding
+GROWTH = 1e4  # a curve that ends this many times above the start has diverged
+WIDTH, HEIGHT = 5.2, 6.2
+LEFT, BOTTOM, RIGHT, TOP, BETWEEN = 0.64, 1.05, 1.24, 0.72, 0.4  # margins in inches
+DASHES = (0, (5, 3))
+THICK: dict[str, Any] = {"linewidth": 2.2}
+FINE: dict[str, Any] = {"linewidth": 0.9, "alpha": 0.8}
+
+
+@dataclass(frozen=True, eq=False)
+class Track:
+    """A curve of one method in one panel: its positive costs and what it is there."""
+
+    run: MethodRun
+    x: Array
+    y: Array
+    bound: Array | None = None
+
+
+def convergence(solved: Solved, cost: Cost) -> Figure:
+    """Draw all methods over their cost: above what the theorems bound, below where the iterates are."""
+    figure = Figure(figsize=(WIDTH, HEIGHT))
+    height = (HEIGHT - BOTTOM - TOP - BETWEEN) / 2
+    across = LEFT / WIDTH, 1 - (LEFT + RIGHT) / WIDTH
+    low, high = _costs(solved.methods, cost)
+    used: set[str] = set()
+    for title, thick, bottom in (
+        ("average of ‖F‖² so far", True, BOTTOM + height + BETWEEN),
+        ("‖F‖² at the iterate", False, BOTTOM),
+    ):
+        axes = figure.add_axes((across[0], bottom / HEIGHT, across[1], height / HEIGHT), xscale="log", yscale="log")
+        axes.set_xlim(low / 1.1, high * 1.1)
+        axes.grid(visible=True)
+        axes.set_title(title, fontsize=10, fontweight="normal", pad=7)
+        used |= _panel(axes, [_track(run, cost, low, thick) for run in solved.methods], thick)
+        for axis, numbered in ((axes.xaxis, not thick), (axes.yaxis, True)):
+            number(axis, numbered)
+    axes.set_xlabel(AXES[cost])
+    name = shown(solved.problem, 40)
+    figure.text(LEFT / WIDTH, 1 - 0.22 / HEIGHT, name, fontsize=12, fontweight="bold", va="center", parse_math=False)
+    _legend(figure, used)
+    return figure
+
+
+def _costs(runs: Sequence[MethodRun], cost: Cost) -> tuple[float, float]:
+    every = _positive(np.concatenate([_cost(run, cost) for run in runs]))
+    return (float(every.min()), max(float(every.max()), 2 * float(every.min()))) if every.size else (1.0, 10.0)
+
+
+def _cost(run: MethodRun, cost: Cost) -> Array:
+    return run.curve.iteration if cost == "iteration" else run.curve.gradients
+
+
+def _track(run: MethodRun, cost: Cost, left: float, average: bool) -> Track:
+    """The rows at positive cost; a run with nothing but its start stands at the left edge."""
+    x, curve = _cost(run, cost), run.curve
+    kept = x > 0
+    if len(x) == 1 and not average:
+        x, kept = np.full(1, left), np.ones(1, bool)
+    bound = run.bound / curve.iteration[kept] if average and run.bound and kept.any() else None
+    return Track(run, x[kept], (curve.mean if average else curve.value)[kept], bound)
+
+
+def _panel(axes: Axes, tracks: Sequence[Track], thick: bool) -> set[str]:
+    """Draw the curves of a panel; tell which signs the legend has to explain."""
+    used = {"average" if thick else "value"}
+    axes.set_ylim(*_range(tracks, axes.get_xlim()[1] if thick else None))
+    for order, track in enumerate(reversed(tracks)):
+        place = (len(tracks) - 1 - order + 0.5) / len(tracks)
+        _draw(axes, track, place, zorder=2 + order / 100, **(THICK if thick else FINE))
+        if track.bound is not None and track.bound[-1] < axes.get_ylim()[1]:
+            used.add("bound")
+    if thick and (slope := _guide(tracks)):
+        span = np.array(axes.get_xlim())
+        axes.plot(span, slope / span, color=QUIET, linewidth=1, linestyle=DASHES, zorder=1)
+        used.add("slope")
+    used |= {_end(axes, track) for track in tracks}
+    name_curves(axes, [(t.run.method, float(t.y[-1]) if len(t.y) else None) for t in tracks])
+    return used
+
+
+def _range(tracks: Sequence[Track], guided_to: float | None) -> tuple[float, float]:
+    """What a panel shows: all, but for divergence, rounding, and what is far above or below everything."""
+    starts = _positive(np.concatenate([track.run.curve.value[:1] for track in tracks]))
+    start = float(starts.max()) if starts.size else 1.0
+    tame = [track for track in tracks if len(track.y) and track.y[-1] <= GROWTH * start]
+    every = _positive(np.concatenate([starts, *(track.y for track in tame)]))
+    if not every.size:
+        return start / 10, start * 10
+    highest = min(float(every.max()), GROWTH * start)
+    lowest = float(every.min())
+    if highest > SMALLEST:
+        lowest = max(lowest, SMALLEST)
+    if guided_to and (slope := _guide(tracks)):
+        lowest = min(lowest, max(slope / guided_to, lowest / 10))
+    if any(len(track.y) for track in tracks if track not in tame):
+        highest *= 30
+    bounds = [float(track.bound[-1]) for track in tracks if track.bound is not None]
+    highest = max([highest, *(bound for bound in bounds if bound <= GROWTH * highest)])
+    room = max(0.04 * log10(highest / lowest), 0.1)
+    return lowest / 10**room, highest * 10**room
+
+
+def _guide(tracks: Sequence[Track]) -> float | None:
+    """C such that C / x ends below every curve that ends."""
+    return min((float(t.y[-1] * t.x[-1]) / 3 for t in tracks if len(t.y) and 0 < t.y[-1] < inf), default=None)
+
+
+def _draw(axes: Axes, track: Track, place: float, zorder: float, **line: Any) -> None:
+    """The line, with a few markers at its own places, so that curves that coincide are still told apart."""
+    colour, marker = look(track.run.method)
+    kept = thinned(track.x, track.y)
+    finite = np.where(np.isfinite(track.y), track.y, np.nan)
+    axes.plot(track.x[kept], finite[kept], color=colour, zorder=zorder, **line)
+    if track.bound is not None:
+        kept = thinned(track.x, track.bound)
+        axes.plot(track.x[kept], track.bound[kept], color=colour, linewidth=1.4, linestyle=":", zorder=zorder)
+    if len(track.x) > 1:
+        low, high = axes.get_xlim()
+        wanted = low * (high / low) ** ((np.arange(4) + place) / 4)
+        rows = np.unique(np.searchsorted(track.x, wanted[(wanted >= track.x[0]) & (wanted <= track.x[-1])]))
+        axes.plot(track.x[rows], finite[rows], marker, color=colour, markersize=4.5, zorder=zorder + 1)
+
+
+def _end(axes: Axes, track: Track) -> str:
+    """Mark where a curve ends or leaves the panel for good; say what the legend has to explain, if anything."""
+    if not len(track.x):
+        return "nothing"
+    (bottom, top), (colour, marker) = axes.get_ylim(), look(track.run.method)
+    end = float(track.y[-1])
+    if bottom <= end <= top:
+        axes.plot(track.x[-1], end, marker, color=colour, markersize=5, clip_on=False, zorder=5)
+        return ""
+    outside = track.y > top if end > top else track.y < bottom
+    first = 0 if outside.all() else len(outside) - int(np.argmin(outside[::-1]))
+    x = _crossing(track, first, top if end > top else bottom)
+    place = axes.get_xaxis_transform()
+    sign, y = ("^", 1) if end > top else ("v", 0)
+    axes.plot(x, y, sign, color=colour, markersize=6.5, transform=place, clip_on=False, zorder=6)
+    return "up" if end > top else "down"
+
+
+def _crossing(track: Track, first: int, edge: float) -> float:
+    """Where the line from the row before `first` meets the edge, in the figure's logarithms."""
+    x, y = float(track.x[first]), float(track.y[first])
+    if first == 0 or not (0 < y < inf and 0 < track.y[first - 1] < inf):
+        return x
+    x0, y0 = float(track.x[first - 1]), float(track.y[first - 1])
+    return float(x0 * (x / x0) ** (log10(edge / y0) / log10(y / y0)))
+
+
+def _legend(figure: Figure, used: set[str]) -> None:
+    def line(label: str, width: float, style: Any) -> Line2D:
+        return Line2D([], [], color=QUIET, linewidth=width, linestyle=style, label=label)
+
+    def mark(label: str, marker: str) -> Line2D:
+        return Line2D([], [], color=QUIET, linestyle="", marker=marker, markersize=6, label=label)
+
+    signs = {
+        "slope": line("slope \N{MINUS SIGN}1, as 1/K", 1, DASHES),
+        "bound": line("bound of Theorem 1", 1.4, ":"),
+        "up": mark("goes on above", "^"),
+        "down": mark("goes on below", "v"),
+        "nothing": mark("nothing to show", "o"),
+    }
+    signs["nothing"].set_fillstyle("none")
+    handles = [sign for name, sign in signs.items() if name in used]
+    where = ((LEFT - 0.1) / WIDTH, (BOTTOM - 0.5) / HEIGHT)
+    figure.legend(handles=handles, loc="upper left", bbox_to_anchor=where, ncols=2, frameon=False, columnspacing=2)
+
+
+def _positive(values: Array) -> Array:
+    return values[(values > 0) & (values < inf)]

@@ -1,0 +1,157 @@
+"""The figure of a problem with one number in w and one in delta: trajectories over the descent-ascent field."""
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+
+from sihg.report.figures._thin import spaced
+from sihg.report.figures.style import INK, QUIET, look, shown
+from sihg.report.read.solves import Array, Field, MethodRun, Solved
+
+Window = tuple[float, float, float, float]  # w from, w to, delta from, delta to
+LEFT, BOTTOM, RIGHT, TOP, SIDE, LINE = 0.68, 0.65, 0.2, 0.4, 4.2, 0.22  # inches
+COLUMNS = 3  # of the legend
+ARROWS = 25  # a side
+LONG, HUGE = 500, 5000  # points, from which lines are finer; and from which they are pixels even in the SVG
+STAR, PALE = "#f0e442", "#c4ccd4"
+ARROW: dict[str, Any] = {"pivot": "mid", "width": 0.0028, "headwidth": 4, "headlength": 4.5, "headaxislength": 4}
+MOST_ASPECT = 3.0  # beyond this the axes are no longer to scale
+
+
+def trajectories(solved: Solved, field: Field) -> Figure:
+    """Draw where every method went, over the direction in which descent-ascent would go."""
+    entries = len(solved.methods) + 2 + (field.solution is not None) + (field.box is not None)
+    under = BOTTOM + LINE * -(-entries // COLUMNS)
+    width, height = LEFT + SIDE + RIGHT, under + SIDE + TOP
+    figure = Figure(figsize=(width, height))
+    axes = figure.add_axes((LEFT / width, under / height, SIDE / width, SIDE / height))
+    window = _window(field)
+    axes.set(xlim=window[:2], ylim=window[2:], xlabel="w", ylabel="δ")
+    axes.set_title(f"{shown(solved.problem, 40)}: trajectories", parse_math=False)
+    spans = window[1] - window[0], window[3] - window[2]
+    if max(spans) <= MOST_ASPECT * min(spans):
+        axes.set_aspect("equal", adjustable="box", anchor="NW")
+    _arrows(axes, field)
+    if field.box:
+        w0, w1, d0, d1 = field.box
+        axes.add_patch(Rectangle((w0, d0), w1 - w0, d1 - d0, fill=False, edgecolor=QUIET, linewidth=1.2, zorder=1.5))
+    handles = [_draw(axes, run, window, order) for order, run in reversed(list(enumerate(solved.methods)))][::-1]
+    handles += _marks(axes, solved, field)
+    place = (LEFT - 0.1) / width, (under - BOTTOM + 0.15) / height
+    legend = figure.legend(
+        handles=handles, loc="upper left", bbox_to_anchor=place, ncols=COLUMNS, frameon=False, columnspacing=1.2
+    )
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    return figure
+
+
+def _window(field: Field) -> Window:
+    """The grid and a little more, so that the edge of a box is seen."""
+    w, delta = 0.04 * np.ptp(field.w), 0.04 * np.ptp(field.delta)
+    return field.w[0] - w, field.w[-1] + w, field.delta[0] - delta, field.delta[-1] + delta
+
+
+def _arrows(axes: Axes, field: Field) -> None:
+    """Unit arrows, as they look on the page; where the field is zero or not finite there is none."""
+    rows, columns = (slice(None, None, -(-len(grid) // ARROWS)) for grid in (field.delta, field.w))
+    x, y = field.dw[rows, columns], field.ddelta[rows, columns]
+    length = np.hypot(x, y)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        x, y = x / length, y / length
+    seen = np.isfinite(x) & np.isfinite(y)
+    at_w, at_delta = np.meshgrid(field.w[columns], field.delta[rows])
+    arrows = at_w[seen], at_delta[seen], x[seen], y[seen]
+    axes.quiver(*arrows, angles="xy", scale=1.35 * max(length.shape), zorder=1, color=PALE, **ARROW)
+
+
+def _draw(axes: Axes, run: MethodRun, window: Window, order: int) -> Line2D:
+    """A trajectory, its end or the place where it leaves the window for good, and its entry for the legend."""
+    colour, marker = look(run.method)
+    name, zorder = shown(run.method, 13), 4 - order / 100
+    path = reachable(run.path, window) if run.path is not None else np.empty((0, 2))
+    drawn = path[spaced(path / [window[1] - window[0], window[3] - window[2]], 0.001)]
+    axes.plot(
+        *drawn.T,
+        color=colour,
+        linewidth=1.2 if len(drawn) < LONG else 0.7,
+        alpha=0.85,
+        zorder=zorder,
+        rasterized=len(drawn) > HUGE,
+    )
+    entry = Line2D([], [], color=colour, linewidth=1.6, marker=marker, markersize=6, label=name)
+    finite = path[np.isfinite(path).all(axis=1)]
+    if not len(finite):
+        entry.set_label(f"{name}: no points")
+        return entry
+    left = leaving(finite, window)
+    if left is not None or np.isnan(path[-1]).any():
+        entry.set_label(f"{name}, leaving")
+    x, y = finite[-1] if left is None else left
+    axes.plot(x, y, marker, color=colour, markersize=7.5, markeredgecolor="white", zorder=zorder + 4, clip_on=False)
+    return entry
+
+
+def _marks(axes: Axes, solved: Solved, field: Field) -> list[Line2D]:
+    """The starts, the solution and the box, with their entries for the legend."""
+    start: dict[str, Any] = {
+        "marker": "o",
+        "linestyle": "",
+        "markersize": 7,
+        "color": "white",
+        "markeredgecolor": INK,
+        "zorder": 9,
+    }
+    for run in solved.methods:
+        if run.path is not None and len(run.path):
+            axes.plot(*run.path[0], markeredgewidth=1.4, **start)
+    entries = [Line2D([], [], label="start", markeredgewidth=1.4, **start)]
+    if field.solution:
+        star: dict[str, Any] = {
+            "marker": "*",
+            "linestyle": "",
+            "markersize": 19,
+            "color": STAR,
+            "markeredgecolor": INK,
+            "zorder": 6,
+        }
+        axes.plot(*field.solution, **star)
+        entries.append(Line2D([], [], label="solution", **{**star, "markersize": 13}))
+    if field.box:
+        entries.append(Line2D([], [], color=QUIET, linewidth=1.2, label="constraint"))
+    arrow = Line2D([], [], color=PALE, linestyle="", marker=r"$\rightarrow$", markersize=12, label="field")
+    return [*entries, arrow]
+
+
+def reachable(path: Array, window: Window, times: float = 100) -> Array:
+    """The path with points far outside the window left out; the step that gets there is cut short in its direction."""
+    centre = np.array([window[0] + window[1], window[2] + window[3]]) / 2
+    far = times * max(window[1] - window[0], window[3] - window[2])
+    path = path.copy()
+    outside = ~(np.abs(path - centre).max(axis=1) <= far)  # nan too
+    for i in np.flatnonzero(outside):
+        step = path[i] - path[i - 1] if i and np.isfinite(path[i]).all() else np.full(2, np.nan)
+        if i and not outside[i - 1] and np.isfinite(step).all():
+            path[i] = path[i - 1] + step * (far / np.abs(step).max())
+        else:
+            path[i] = np.nan
+    return path
+
+
+def leaving(path: Array, window: Window) -> Array | None:
+    """Where a path that ends outside the window crosses its edge for the last time; None if it ends inside."""
+    low, high = np.array(window[::2]), np.array(window[1::2])
+    inside = np.all((path >= low) & (path <= high), axis=1)
+    if inside[-1]:
+        return None
+    if not inside.any():
+        return np.asarray(np.clip(path[-1], low, high))
+    last = int(np.flatnonzero(inside)[-1])
+    here, step = path[last], path[last + 1] - path[last]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        parts = np.where(step > 0, (high - here) / step, np.where(step < 0, (low - here) / step, np.inf))
+    return np.asarray(here + step * parts.min())

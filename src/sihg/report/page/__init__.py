@@ -1,0 +1,1 @@
+"""Write one self-contained HTML page."""

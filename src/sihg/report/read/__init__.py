@@ -1,0 +1,1 @@
+"""Read the records of runs, evaluations and solves."""

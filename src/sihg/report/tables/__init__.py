@@ -1,0 +1,1 @@
+"""Build tables from records."""

@@ -1,0 +1,119 @@
+"""The verbs that methods and attacks share: gradients in the input, ascent, the pass that trains, scoped modes."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from sihg.errors import InputError, NotFiniteError, UnknownNameError
+from sihg.robust._first_layer import quick_input_gradients
+from sihg.robust._malloc import keep_freed_memory
+from sihg.robust.threat import Feasible
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+Slope = Callable[[Tensor], Tensor]
+
+
+def each(logits: Tensor, y: Tensor) -> Tensor:
+    """The cross-entropy of each row."""
+    return cross_entropy(logits, y, reduction="none")
+
+
+def summed(logits: Tensor, y: Tensor) -> Tensor:
+    """The cross-entropies of a batch, added up: each row's gradient is that of its own loss."""
+    try:
+        return cross_entropy(logits, y, reduction="sum")
+    except IndexError:
+        raise InputError(
+            f"labels go from {int(y.min())} to {int(y.max())}, but the model has {logits.shape[1]} outputs: labels "
+            "count from 0"
+        ) from None
+
+
+def finite(loss: Tensor, point: Tensor) -> Tensor:
+    """The loss of a batch; one that is not finite is an error before it reaches the weights."""
+    if not math.isfinite(float(loss.detach())):
+        rows = (~torch.isfinite(point.detach().flatten(1)).all(1)).nonzero().flatten().tolist()
+        where = f"row {rows[0]} of the batch has a value that is not finite: clean the data" if rows else ""
+        raise NotFiniteError(
+            f"the loss is {float(loss.detach())}, the weights stay as they were: "
+            + (where or "lower the learning rate, or clip gradients")
+        )
+    return loss
+
+
+def gradient(model: nn.Module, point: Tensor, y: Tensor, loss: Loss = summed) -> Tensor:
+    """The gradient of the loss in the input; weights get none, and none is computed for them."""
+    point = point.detach().requires_grad_()
+    with torch.enable_grad():
+        value = loss(model(point), y)
+        return torch.autograd.grad(value, point)[0]
+
+
+def slope(model: nn.Module, x: Tensor, y: Tensor, loss: Loss = summed) -> Slope:
+    """The gradient in delta of the loss at x + delta, as a function of delta."""
+    return lambda delta: gradient(model, x + delta, y, loss)
+
+
+def ascend(slope: Slope, delta: Tensor, feasible: Feasible, step: float | Tensor, steps: int) -> Tensor:
+    """`steps` steepest ascent steps of the norm's length `step`, each projected; `delta` is changed in place."""
+    for _ in range(steps):
+        feasible.climb_(delta, slope(delta), step)
+    return delta
+
+
+def descend(
+    model: nn.Module, point: Tensor, y: Tensor, size: int, mixed: Callable[[Tensor], Tensor] = lambda loss: loss
+) -> tuple[Tensor, Tensor]:
+    """The pass that trains: add the weight gradient of sum(loss) / size; give the summed loss and the logits.
+
+    `mixed` may make another summed loss of it.
+    """
+    logits = model(point)
+    loss = finite(mixed(summed(logits, y)), point)
+    (loss / size).backward()
+    return loss.detach(), logits.detach()
+
+
+@contextmanager
+def inner_mode(model: nn.Module, statistics: str) -> Iterator[None]:
+    """An ascent: batch normalisation takes the batch's statistics or the running ones, weights get no gradient."""
+    if statistics not in STATISTICS:
+        raise UnknownNameError("statistics", statistics, list(STATISTICS))
+    keep_freed_memory()
+    with STATISTICS[statistics](model), quick_input_gradients(model):
+        yield
+
+
+@contextmanager
+def frozen_statistics(model: nn.Module) -> Iterator[None]:
+    """Let batch (and instance) normalisation use the batch's statistics without keeping them."""
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._NormBase) and m.track_running_stats]
+    kept = [(m, m.running_mean, m.running_var) for m in norms if m.training]
+    for module, *_ in kept:
+        module.track_running_stats = False
+        module.running_mean = module.running_var = None  # instance normalisation updates whatever is there
+    try:
+        yield
+    finally:
+        for module, mean, var in kept:
+            module.track_running_stats = True
+            module.running_mean, module.running_var = mean, var
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put every module into evaluation mode, then each back into the mode it had."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+STATISTICS = {"batch": frozen_statistics, "running": evaluating}

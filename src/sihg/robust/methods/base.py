@@ -1,0 +1,149 @@
+"""What every method trains against and reports: the ball, its ramp, and the log of a step."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from sihg.errors import InputError
+from sihg.robust.certify import worst_case_margins
+from sihg.robust.data.batches import Batch
+from sihg.robust.gradients import descend, summed
+from sihg.robust.threat import Ball, Bounds, Feasible, noise
+
+INTERVAL_PASSES = 3  # what the training pass of interval bounds takes: middles and widths, each with its weights
+
+
+class Optimizer(Protocol):
+    """What a method asks of an optimiser; every torch optimiser has it."""
+
+    def zero_grad(self) -> Any:
+        """Reset the gradients."""
+        ...
+
+    def step(self) -> Any:
+        """Use them."""
+        ...
+
+
+@dataclass(frozen=True)
+class Log:
+    """What a step did: means over the samples of its batch, before the weights moved."""
+
+    loss: float
+    accuracy: float  # on what it trained on
+    samples: int
+    passes: float  # forward-backward passes of one sample through the whole network; a lone forward counts one half
+    predicted: Tensor  # how often each class was
+    moved: float | None = None  # mean |new - old delta| / eps of the memory
+    saturated: float | None = None  # share of entries of delta (l2: of deltas) on the boundary of the set searched
+
+
+class Method(Protocol):
+    """A way to train. `step` owns zero_grad, every backward and every step of the optimiser."""
+
+    def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
+        """Train on one batch."""
+        ...
+
+
+def option(default: Any, about: str) -> Any:
+    """A hyperparameter with its default and its help text."""
+    return field(default=default, metadata={"help": about})
+
+
+def train_on(
+    model: nn.Module,
+    batch: Batch,
+    point: Tensor,
+    optimizer: Optimizer,
+    passes: float,
+    mixed: Callable[[Tensor], Tensor] = lambda loss: loss,
+    **more: float,
+) -> Log:
+    """Take one step of the optimiser along the gradient at `point`, the pass that every method ends with."""
+    optimizer.zero_grad()
+    loss, logits = descend(model, point, batch.y, batch.size, mixed)
+    optimizer.step()
+    return log(loss, logits, batch.y, passes + len(point), **more)
+
+
+def log(loss: Tensor, logits: Tensor, y: Tensor, passes: float, **more: float) -> Log:
+    """The log of a step from its summed loss and its logits."""
+    predicted = logits.argmax(1)
+    return Log(
+        loss=float(loss) / len(y),
+        accuracy=float((predicted == y).sum()) / len(y),
+        samples=len(y),
+        passes=passes,
+        predicted=torch.bincount(predicted, minlength=logits.shape[1]),
+        **more,
+    )
+
+
+@dataclass(kw_only=True)
+class AdversarialMethod:
+    """The ball that a method trains against."""
+
+    eps: float = field(metadata={"help": "radius of the ball, such as 8/255"})
+    norm: str = option("linf", "norm of the ball: linf or l2")
+    bounds: Bounds = option((0.0, 1.0), "x + delta stays within them; none: the paper's literal ball")  # noqa: RUF009
+    ramp: float = option(0.0, "epochs over which the radius grows linearly from 0 to eps")
+
+    def __post_init__(self) -> None:
+        Ball(self.eps, self.norm, self.bounds)
+        if not 0 <= self.ramp < float("inf"):
+            raise InputError(f"ramp must be a number of epochs >= 0, got {self.ramp}: 0 for none")
+
+    def ball(self, batch: Batch) -> tuple[Feasible, float]:
+        """The deltas allowed at the time of the batch, and their radius."""
+        eps = self.eps * min(1.0, batch.time / self.ramp) if self.ramp else self.eps
+        return Ball(eps, self.norm, self.bounds).around(batch.x), eps
+
+    def bounded(self, model: nn.Module, batch: Batch, ball: Feasible, share: float) -> Callable[[Tensor], Tensor]:
+        """Mixes a share of the loss at the interval bounds of the ball into a loss; of a ball that grows, less."""
+        if not share:
+            return lambda loss: loss
+        now = share * min(1.0, batch.time / self.ramp) if self.ramp else share
+
+        def mixed(loss: Tensor) -> Tensor:
+            lead = worst_case_margins(model, batch.x + ball.low, batch.x + ball.high, batch.y)
+            return (1 - now) * loss + now * summed(lead, batch.y)
+
+        return mixed
+
+    def start(self, batch: Batch, feasible: Feasible, radius: float | Tensor, centre: Tensor | None = None) -> Tensor:
+        """A random point of the set near `centre` (or zero); the parts of a batch share one draw of its noise."""
+        if len(batch.x) == batch.size:
+            return feasible.noisy(centre, radius, batch.draw("start"))
+        shape = (batch.size, *batch.x.shape[1:])
+        drawn = noise(self.norm, shape, 1.0, batch.draw("start"), batch.x.dtype)[batch.part]
+        delta = drawn.to(batch.x.device) * radius
+        return feasible.project_(delta if centre is None else delta.add_(centre))
+
+
+def check_steps(steps: int, name: str = "steps", least: int = 1) -> None:
+    """Refuse a number of steps that is none."""
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < least:
+        raise InputError(f"{name} must be a whole number >= {least}, got {steps!r}: leave it out for the default")
+
+
+def check_share(share: float, name: str) -> None:
+    """Refuse what is no share."""
+    if not 0 <= share <= 1:
+        raise InputError(f"{name} must be a share from 0 to 1, got {share}: leave it out for the default")
+
+
+def check_interval(share: float, norm: str) -> None:
+    """Refuse a share of interval bounds that there is not."""
+    check_share(share, "interval")
+    if share and norm != "linf":
+        raise InputError(f"interval bounds are for linf, got {norm}: take linf, or a method without them")
+
+
+def check_positive(value: float | None, name: str) -> None:
+    """Refuse a length that is none; None stands for a default."""
+    if value is not None and not 0 < value < float("inf"):
+        raise InputError(f"{name} must be finite and > 0, got {value}: leave it out for the default")

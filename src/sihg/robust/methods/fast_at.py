@@ -1,0 +1,28 @@
+"""Fast adversarial training (Wong et al., 2020)."""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from sihg.robust.data.batches import Batch
+from sihg.robust.gradients import inner_mode, slope
+from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, check_positive, option, train_on
+
+
+@dataclass(kw_only=True)
+class FastAT(AdversarialMethod):
+    """One step of 1.25 eps from a random start, then train there."""
+
+    alpha: float = option(1.25, "length of the step, in units of eps")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self.alpha, "alpha")
+
+    def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
+        """Train on one batch."""
+        feasible, eps = self.ball(batch)
+        delta = self.start(batch, feasible, eps)
+        with inner_mode(model, "batch"):
+            feasible.climb_(delta, slope(model, batch.x, batch.y)(delta), self.alpha * eps)
+        return train_on(model, batch, batch.x + delta, optimizer, passes=len(delta))

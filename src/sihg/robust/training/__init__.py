@@ -1,0 +1,1 @@
+"""Training: settings, the checks before a run, the loop, its state, schedules and optimisers."""

@@ -1,1 +1,0 @@
-"""What a run leaves behind, and how it is stopped without losing it."""

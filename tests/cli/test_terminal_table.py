@@ -1,0 +1,36 @@
+"""Tables on the terminal, whatever its width."""
+
+import re
+
+import pytest
+
+from sihg.cli.terminal_table import drawn
+
+HEADINGS = ["run", "watched %", "pgd-50-10 %"]
+ROWS = [["some-long-name-s0", "94.80 / 72.40", "64.86"], ["some-long-name-s1", "95.07 / 71.39", "62.37"]]
+
+
+@pytest.mark.parametrize("columns", [20, 44, 80, 200])
+def test_nothing_is_cut(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    made = re.sub(r"\x1b\[[\d;]*m", "", drawn("about", HEADINGS, ROWS))
+    assert "…" not in made
+    for row in ROWS:
+        assert all(word in made for cell in row for word in cell.split())
+    lines = made.splitlines()[1:]
+    assert len({len(line) for line in lines}) == 1
+    assert len(lines[0]) <= max(columns, 44)  # what the longest words need
+
+
+def test_names_are_shown_as_they_are() -> None:
+    made = drawn("a [red]line[/red] :smile:", ["run :smile:", "x"], [["m:smile:[red]", "1"]])
+    assert "a [red]line[/red] :smile:" in made
+    assert "m:smile:[red]" in made
+    assert "run :smile:" in made
+
+
+def test_a_long_path_above_a_table_stays_in_one_line() -> None:
+    path = "a/" * 200
+    assert path in drawn(f"about {path}", ["x"], []).splitlines()[0]

@@ -1,0 +1,201 @@
+"""What the figures of a report are made from: curves over the radius, galleries, confusion, memory."""
+
+import re
+from pathlib import Path
+from statistics import stdev
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sihg.errors import InputError
+from sihg.report.figures.catalogue import drawings
+from sihg.report.figures.confusion import confusion_figure, confusions, strongest
+from sihg.report.figures.examples import galleries, gallery_figure, read_gallery
+from sihg.report.figures.memory_histogram import memories, memory_figure
+from sihg.report.figures.radius import radii_figure, radii_of
+from sihg.report.read.entries import Entry, entries
+from sihg.report.read.runs import read_run, run_folders
+from sihg.report.training_report import report_training
+from tests.report.runs import write_curve, write_evaluation, write_gallery, write_memory, write_run, write_verdicts
+
+
+@pytest.fixture(autouse=True)
+def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sihg.report.figures.style.DOTS_PER_INCH", 40)
+
+
+def two(folder: Path) -> list[Path]:
+    return [write_run(folder / f"m-s{seed}", seed=seed) for seed in range(2)]
+
+
+def read(folder: Path) -> list[Entry]:
+    return entries([read_run(path) for path in run_folders(folder)])
+
+
+def test_every_record_has_its_figure(tmp_path: Path) -> None:
+    for run in two(tmp_path):
+        write_curve(run)
+        write_gallery(run)
+        write_memory(run)
+        write_verdicts(write_evaluation(run), {"natural": [0, 1], "pgd-20": [0, 0]}, [0, 1])
+    names = [one.name for one in drawings(read(tmp_path))]
+    assert names == ["curves", "curves-best", "radius-1", "gallery-1", "confusion", "memory"]
+    written = {path.name for path in report_training(tmp_path)}
+    assert {f"{name}.{kind}" for name in names for kind in ("svg", "pdf")} <= written
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert page.count("<figure>") == len(names)
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+
+
+def test_accuracy_against_the_radius_is_over_the_trials(tmp_path: Path) -> None:
+    first, second = two(tmp_path)
+    write_curve(first, accuracy=[0.9, 0.5, 0.25])
+    assert [one.low.tolist() for one in radii_of(read(tmp_path))] == [pytest.approx([0.85, 0.45, 0.2])]
+    write_curve(second, accuracy=[0.9, 0.75, 0.5])
+    (found,) = radii_of(read(tmp_path))
+    assert found.accuracy.tolist() == pytest.approx([0.9, 0.625, 0.375])
+    assert (found.high - found.accuracy).tolist() == pytest.approx([0, stdev([0.5, 0.75]), stdev([0.25, 0.5])])
+    axes: Any = radii_figure([found]).axes[0]
+    assert list(axes.lines[0].get_xdata()) == [0.0, 0.1, 0.2]
+
+
+def test_curves_of_other_weights_or_rules_are_no_trials(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "m")
+    low, mid, high = [0.9, 0.5, 0.125], [0.9, 0.5, 0.25], [0.9, 0.5, 0.375]
+    write_curve(run, accuracy=low)
+    write_curve(run, accuracy=mid, name="best", checkpoint="best")
+    write_curve(run, accuracy=high, name="end", rule="last iterate")
+    found = radii_of(read(tmp_path))
+    assert {one.attack: one.accuracy.tolist() for one in found} == {
+        "pgd-20 (last)": low,
+        "pgd-20 (last, last iterate)": high,
+        "pgd-20 (best)": mid,
+    }
+    legend = [text.get_text() for text in radii_figure(found).legends[0].get_texts()]
+    assert legend == [f"m, {one.attack}" for one in found]
+
+
+@pytest.mark.parametrize(
+    "change", [{"split": "train"}, {"data": "mnist"}, {"norm": "l2"}, {"curves": [{"accuracy": 3}]}]
+)
+def test_other_curves_are_not_the_result(tmp_path: Path, change: dict[str, Any]) -> None:
+    write_curve(write_run(tmp_path / "m"), **change)
+    assert radii_of(read(tmp_path)) == []
+
+
+def test_confusion_is_counted_over_the_trials(tmp_path: Path) -> None:
+    first, second = two(tmp_path)
+    label = [0, 0, 1, 2]
+    write_verdicts(write_evaluation(first), {"natural": label, "pgd-20": [0, 1, 1, 0]}, label)
+    write_verdicts(write_evaluation(second), {"natural": label, "pgd-20": [1, 1, 1, -1]}, label)
+    assert strongest(read(tmp_path)) == "pgd-20"
+    (found,) = confusions(read(tmp_path), "pgd-20")
+    assert found.counts.tolist() == [[1, 3, 0], [0, 2, 0], [1, 0, 0]]  # what was not attacked is not counted
+    shown = {text.get_text() for text in confusion_figure([found]).axes[0].texts}
+    assert shown == {"25", "75", "100"}
+
+
+def test_the_strongest_attack_is_the_one_that_most_runs_have(tmp_path: Path) -> None:
+    first, second = two(tmp_path)
+    for run in (first, second):
+        some = [{"attack": "fgsm", "accuracy": 0.5, "samples": 2}, {"attack": "pgd-20", "accuracy": 0.25, "samples": 2}]
+        write_verdicts(write_evaluation(run, attacks=some), {"fgsm": [0, 0], "pgd-20": [1, 0]}, [0, 1])
+    harder = write_evaluation(first, "harder", attacks=[{"attack": "square", "accuracy": 0.0, "samples": 2}])
+    write_verdicts(harder, {"square": [1, 0]}, [0, 1])
+    assert strongest(read(tmp_path)) == "pgd-20"
+
+
+def test_records_without_predictions_have_no_confusion(tmp_path: Path) -> None:
+    record = write_evaluation(write_run(tmp_path / "m"))
+    np.savez(record.with_suffix(".npz"), label=np.array([0]))
+    assert confusions(read(tmp_path), "pgd-20") == []
+    record.with_suffix(".npz").unlink()
+    assert strongest(read(tmp_path)) is None
+
+
+def test_the_memory_is_over_the_trials(tmp_path: Path) -> None:
+    for run, moved in zip(two(tmp_path), ([0.5, 0.25], [0.25, 0.25, 0.125]), strict=True):
+        write_memory(run, moved)
+    (found,) = memories(read(tmp_path))
+    assert found.moved.tolist() == [0.375, 0.25]
+    assert found.deviation.tolist() == pytest.approx([stdev([0.5, 0.25]), 0])
+    assert found.shares[:, 0].tolist() == [1, 0.5]
+    assert found.shares[:, -1].tolist() == [0, 0.5]
+    assert len(memory_figure([found]).axes) == 3
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_gallery_shows_what_was_read(tmp_path: Path, channels: int) -> None:
+    found = read_gallery(write_gallery(write_run(tmp_path / "m"), channels), "m")
+    axes = gallery_figure(found).axes[0]
+    texts = [(text.get_text(), text.get_color()) for text in axes.texts]
+    names = [name for name, _ in texts if name in ("zero", "one")]
+    assert names == ["zero", "zero", "zero", "one", "one", "zero"]  # label, before, after
+    assert [name for name, colour in texts if colour == "#b42318"] == ["zero"]
+    assert len(axes.images) == 6
+    delta = np.asarray(axes.images[1].get_array())
+    assert delta.shape == (4, 4, 3)
+    if channels == 3:
+        np.testing.assert_allclose(delta[0] + delta[3], 1.0, atol=1e-12)  # signs mirror at grey
+    else:
+        assert (delta[0, :, 0] > delta[0, :, 2]).all()  # what grew is red
+        assert (delta[3, :, 0] < delta[3, :, 2]).all()
+
+
+def test_damaged_files_are_named(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "m")
+    gallery, record = write_gallery(run), write_evaluation(run)
+    write_verdicts(record, {"natural": [0, 1], "pgd-20": [0, 0]}, [0, 1])
+    write_memory(run)
+    verdicts, table = record.with_suffix(".npz"), run / "memory.csv"
+    for file, damage in {gallery: b"PK", verdicts: b"", table: b"epoch,moved,to_1\n1,x,1\n"}.items():
+        before = file.read_bytes()
+        file.write_bytes(damage)
+        with pytest.raises(InputError, match=re.escape(str(file))):
+            report_training(run)
+        file.write_bytes(before)
+    write_gallery(run, classes=["only one"])
+    with pytest.raises(InputError, match="is no gallery"):
+        report_training(run)
+    write_gallery(run)
+    np.savez(verdicts, label=np.array([0]), attack=np.array(["other"]), prediction=np.array([[0]]))
+    with pytest.raises(InputError, match=r"does not fit last_test\.json"):
+        report_training(run)
+
+
+def test_a_gallery_that_is_not_shown_is_not_read(tmp_path: Path) -> None:
+    first, second = two(tmp_path)
+    write_gallery(first)
+    (second / "gallery.npz").write_bytes(b"PK")
+    (entry,) = read(tmp_path)
+    assert [made.run for made in galleries(entry)] == [first.name]
+
+
+def test_nothing_is_unpickled(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "m")
+    np.savez(run / "gallery.npz", about=np.array([object()], dtype=object))
+    with pytest.raises(InputError, match=r"cannot read .*gallery\.npz"):
+        report_training(run)
+
+
+def test_several_folders_are_reported_on_elsewhere(tmp_path: Path) -> None:
+    first, second = write_run(tmp_path / "a" / "m"), write_run(tmp_path / "b" / "m", eps=0.1)
+    report_training([first, second], tmp_path / "out")
+    page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    assert "a/m" in page  # from where their paths part
+    assert str(first) not in page
+    assert "b/m" in page
+    assert not (first / "index.html").exists()
+    with pytest.raises(InputError, match="has no place"):
+        report_training([first, second])
+
+
+def test_the_memory_of_one_epoch_is_numbered_by_it(tmp_path: Path) -> None:
+    write_memory(write_run(tmp_path / "m"), moved=[0.5])
+    figure = memory_figure(memories(read(tmp_path)))
+    for axes in figure.axes[:2]:
+        low, high = axes.get_xlim()
+        assert [tick for tick in axes.get_xticks() if low <= tick <= high] == [1]
+    assert figure.axes[0].get_ylim()[1] > 0.5  # the sign is not cut

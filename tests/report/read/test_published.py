@@ -1,0 +1,135 @@
+"""The paper's numbers beside ours."""
+
+import tomllib
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sihg.experiments.grid import dotted
+from sihg.report.read.entries import entries
+from sihg.report.read.published import departures, reported, unlike
+from sihg.report.read.runs import read_run
+from sihg.report.tables.table import Spread
+from sihg.report.tables.training_tables import entry_table
+from sihg.report.training_report import report_training
+from sihg.robust.training.config import preset
+from tests.report.runs import write_evaluation, write_run
+
+MNIST = {"data": "mnist", "model": "small-cnn", "width": 1.0, "eps": 0.4, "norm": "linf", "method.name": "msi-hg"}
+SETTINGS: dict[str, Any] = {"data": "mnist", "width": 1.0, "eps": 0.4}
+
+
+def test_numbers_of_the_paper() -> None:
+    paper = reported(MNIST)
+    assert paper is not None
+    assert paper.final["pgd-50-10"] == Spread(0.4451, 0.0204, 5)
+    assert paper.best["pgd-20"] == Spread(0.6631, 0.0341, 5)
+    assert paper.cited(best=False).endswith(", Table 3 (section 5)")
+    assert paper.cited(best=True).endswith(", Table 3 (section 5) and Table 4 (section 5)")
+    svhn = reported({**MNIST, "data": "svhn", "model": "preact-resnet8", "eps": 4 / 255, "method.name": "pgd"})
+    assert svhn is not None
+    assert svhn.final["natural"] == Spread(0.9131, 0.0055, 5)
+    quoted = reported({**MNIST, "data": "cifar10", "model": "preact-resnet18", "eps": 8 / 255, "method.name": "yopo"})
+    assert quoted is not None
+    assert quoted.final["natural"] == Spread(0.8399, None, None)
+    assert quoted.best == {}
+    assert quoted.trials is None
+    assert quoted.cited(best=True).endswith(", Table 3 (section 5)")
+    assert quoted.recipe == {}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"data": "digits"}, {"width": 0.5}, {"eps": 0.3}, {"method.name": "trades"}, {"norm": "l2"}, {"model": "mine"}],
+)
+def test_other_settings_have_none(change: dict[str, Any]) -> None:
+    assert reported({**MNIST, **change}) is None
+
+
+@pytest.mark.parametrize("name", ["mnist", "svhn", "cifar10"])
+def test_files_are_whole(name: str) -> None:
+    about = tomllib.loads(files("sihg.report.read").joinpath(f"paper/{name}.toml").read_text(encoding="utf-8"))
+    assert about["setting"]["data"] == name
+    assert {*about["methods"]} == {"pgd", "dat", "yopo", "msi-hg"}
+    for method in about["methods"].values():
+        for numbers in (*method["final"].values(), *method.get("best", {}).values()):
+            assert all(0 <= number <= 100 for number in numbers)
+            assert len(numbers) in (1, 2)
+
+
+def test_a_row_of_the_paper_stands_below_ours(tmp_path: Path) -> None:
+    for seed in range(2):
+        write_evaluation(write_run(tmp_path / f"m-s{seed}", seed=seed, **SETTINGS), data="mnist", eps=0.4)
+    found = entries([read_run(tmp_path / f"m-s{seed}") for seed in range(2)])
+    table, owners = entry_table(found)
+    keys = [column.key for column in table.columns]
+    assert owners == [found[0], None]
+    paper = dict(zip(keys, table.rows[1], strict=True))
+    assert paper["entry"] == "paper: MSI-HG"
+    assert paper["test pgd-20"] == Spread(0.6234, 0.0333, 5)
+    assert paper["best_robust"] == Spread(0.6631, 0.0341, 5)
+    assert paper["seconds"] is None
+    report_training(tmp_path)
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "62.34" in page
+    assert "Table 3 (section 5) and Table 4 (section 5)" in page
+    assert "epochs (50): 3" in page
+    assert "bounds (none): [0.0, 1.0]" in page
+
+
+def test_each_data_set_has_its_row_of_the_paper(tmp_path: Path) -> None:
+    other: dict[str, Any] = {"data": "svhn", "model": "preact-resnet8", "width": 1.0, "eps": 4 / 255}
+    runs = [write_run(tmp_path / "m", **SETTINGS), write_run(tmp_path / "n", **SETTINGS, batch_size=1)]
+    runs += [write_run(tmp_path / "s", **other)]
+    table, _ = entry_table(entries([read_run(run) for run in runs]))
+    assert [row[0] for row in table.rows] == ["m", "paper: MSI-HG", "n", "s", "paper: MSI-HG"]
+    column = [column.key for column in table.columns].index("best_robust")
+    assert [table.rows[i][column] for i in (1, 4)] == [Spread(0.6631, 0.0341, 5), Spread(0.6844, 0.0015, 5)]
+
+
+def test_digits_stand_alone(tmp_path: Path) -> None:
+    write_evaluation(write_run(tmp_path / "m"))
+    report_training(tmp_path / "m")
+    assert "paper" not in (tmp_path / "m" / "index.html").read_text(encoding="utf-8").split("</style>")[1].replace(
+        "the paper's second figure", ""
+    )
+
+
+def test_departures_are_what_differs() -> None:
+    assert departures({"epochs": 15, "lr": 0.1}, {"epochs": 50, "lr": 0.1, "crop": 0}) == {"epochs": (15, 50)}
+    said = {"a": "some", "b": "some", "tau": "6/255", "clip": "none"}
+    ours = {"a": 0, "b": 4, "tau": 6 / 255, "clip": 0.45}
+    assert departures(ours, said) == {"a": (0, "some"), "clip": (0.45, "none")}
+
+
+def test_where_some_differ_the_others_are_listed_too() -> None:
+    paper = reported(MNIST)
+    assert paper is not None
+    one, other = {**MNIST, "ema": 0.998, "clip": "none"}, {**MNIST, "ema": 0.0, "clip": "none"}
+    (said,) = unlike([(one, paper), (other, paper)])
+    assert said.endswith(": ema (0): 0.998 / 0.0.")
+    assert list(unlike([(other, paper)])) == []
+
+
+def test_a_method_may_have_a_recipe_of_its_own() -> None:
+    def recipe(method: str, **change: Any) -> dict[str, Any]:
+        paper = reported({**MNIST, **change, "method.name": method})
+        assert paper is not None
+        return dict(paper.recipe)
+
+    svhn: dict[str, Any] = {"data": "svhn", "model": "preact-resnet8", "eps": 4 / 255}
+    assert (recipe("msi-hg")["optimizer.theta"], recipe("pgd")["optimizer.theta"]) == (1, 0)
+    assert (recipe("msi-hg")["method.tau"], recipe("msi-hg", **svhn)["method.tau"]) == (0.2, "6/255")
+    assert recipe("yopo")["epochs"] == 50
+    assert recipe("yopo", **svhn).keys() == {"samples", "flip", "crop", "method.outer", "method.inner"}
+
+
+@pytest.mark.parametrize("name", ["mnist", "svhn", "cifar10"])
+@pytest.mark.parametrize("method", ["pgd", "dat", "yopo", "msi-hg"])
+def test_recipes_are_of_settings_that_there_are(name: str, method: str) -> None:
+    settings = dotted(preset(name, method).complete().as_dict())
+    paper = reported(settings)
+    assert paper is not None
+    assert {key for key in paper.recipe if key not in settings} == set()

@@ -1,0 +1,67 @@
+"""Differences between entries, against SciPy's own test and by hand."""
+
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from sihg.report.read.entries import entries, spread
+from sihg.report.read.runs import read_runs
+from sihg.report.tables.differences import FEW, contrast_table, welch
+from sihg.report.tables.table import Spread, Table
+from sihg.report.tables.training_tables import entry_table
+from tests.report.runs import write_evaluation, write_run
+
+
+def found(folder: Path) -> Table:
+    return contrast_table(*entry_table(entries(read_runs([folder]))))
+
+
+def write(folder: Path, accuracies: dict[str, list[float]]) -> None:
+    for method, values in accuracies.items():
+        for seed, value in enumerate(values):
+            run = write_run(folder / f"{method}-s{seed}", method=method, seed=seed)
+            attack: dict[str, Any] = {"attack": "pgd-20", "accuracy": value, "low": 0.0, "high": 1.0, "samples": 9}
+            write_evaluation(run, attacks=[attack | {"passes_per_sample": 1.0, "seconds": 1.0}])
+
+
+@pytest.mark.parametrize("sizes", [(2, 2), (3, 5), (7, 2)])
+def test_the_interval_is_scipys(sizes: tuple[int, int]) -> None:
+    draw = np.random.default_rng(0)
+    one, other = (draw.normal(0.5, scale, n) for scale, n in zip((0.03, 0.3), sizes, strict=True))
+    ours = welch(*(Spread(fmean(values), stdev(values), len(values)) for values in (one, other)))
+    theirs = stats.ttest_ind(one, other, equal_var=False).confidence_interval(0.95)
+    assert ours == pytest.approx((one.mean() - other.mean(), theirs.low, theirs.high), rel=1e-12)
+
+
+def test_trials_that_agree_leave_no_doubt() -> None:
+    assert welch(Spread(0.5, 0.0, 2), Spread(0.25, 0.0, 3)) == (0.25, 0.25, 0.25)
+    known = spread([0.25, 0.75, None])
+    assert known is not None
+    assert known.n == 2  # what has no number is no trial
+
+
+def test_the_later_entry_less_the_earlier(tmp_path: Path) -> None:
+    write(tmp_path, {"dat": [0.25, 0.5], "msi-hg": [0.5, 1.0], "pgd": [0.5]})
+    made = found(tmp_path)
+    (row,) = made.rows
+    assert row[:4] == ["msi-hg", "dat", "pgd-20", 0.375]
+    theirs = stats.ttest_ind([0.5, 1.0], [0.25, 0.5], equal_var=False).confidence_interval(0.95)
+    assert row[4:] == pytest.approx([theirs.low, theirs.high])
+
+
+def test_entries_of_another_ball_are_not_compared(tmp_path: Path) -> None:
+    for i, eps in enumerate((0.25, 0.1)):
+        for seed in range(2):
+            write_evaluation(write_run(tmp_path / f"m{i}-s{seed}", eps=eps, seed=seed), eps=eps)
+    assert len(entries(read_runs([tmp_path]))) == 2
+    assert found(tmp_path).rows == []
+
+
+def test_many_entries_are_compared_with_the_first_alone(tmp_path: Path) -> None:
+    single = {"a": [0.5]}  # not the first of those that have deviations
+    write(tmp_path, single | {f"m{i}": [0.1 * i, 0.1 * i + 0.05] for i in range(FEW + 1)})
+    assert [row[:2] for row in found(tmp_path).rows] == [[f"m{i}", "m0"] for i in range(1, FEW + 1)]

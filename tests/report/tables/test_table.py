@@ -1,0 +1,45 @@
+"""Tables in their three forms."""
+
+from sihg.report.tables.table import Column, Spread, Table, as_csv, as_latex, as_markdown
+
+MADE = Table(
+    [Column("entry", "entry", is_text=True), Column("a", "a %"), Column("b", "b")],
+    [["x_1 & y", Spread(0.5, 0.125, 2), 3], ["<z>$~^|", Spread(0.25, None, 1), None]],
+)
+
+
+def test_csv_has_deviations_in_columns_of_their_own() -> None:
+    assert as_csv(MADE) == "entry,a,a_deviation,a_n,b\nx_1 & y,0.5,0.125,2,3\n<z>$~^|,0.25,,1,\n"
+
+
+def test_csv_has_no_empty_columns_for_single_trials() -> None:
+    single = Table(MADE.columns[:2], [["x", Spread(0.25, None, 1)]])
+    assert as_csv(single) == "entry,a\nx,0.25\n"
+
+
+def test_markdown_is_escaped() -> None:
+    lines = as_markdown(MADE).splitlines()
+    assert lines[1] == "| --- | ---: | ---: |"
+    assert lines[2] == "| x\\_1 &amp; y | 0.5 ± 0.12 | 3 |"
+    assert lines[3] == "| &lt;z&gt;\\$\\~^\\| | 0.25 | — |"
+
+
+def test_latex_is_escaped() -> None:
+    assert as_latex(MADE) == (
+        "% needs \\usepackage{booktabs}\n"
+        "\\begin{tabular}{lrr}\n\\toprule\n"
+        "entry & a \\% & b \\\\\n\\midrule\n"
+        "x\\_1 \\& y & 0.5~$\\pm$~0.12 & 3 \\\\\n"
+        "\\textless{}z\\textgreater{}\\$\\textasciitilde{}\\textasciicircum{}\\textbar{} & 0.25 & --- \\\\\n"
+        "\\bottomrule\n\\end{tabular}\n"
+    )
+
+
+def test_a_latex_row_may_begin_with_what_a_line_end_would_take() -> None:
+    made = as_latex(Table([Column("[head]", "[head]", is_text=True)], [["[1pt] a"], ["* b"]]))
+    assert made.splitlines()[3:7] == ["{[}head] \\\\", "\\midrule", "{[}1pt] a \\\\", "{*} b \\\\"]
+
+
+def test_a_mean_over_some_of_the_trials_says_so() -> None:
+    some = Table([Column("a", "a")], [[Spread(0.5, 0.125, 2, 3)]])
+    assert "0.5 ± 0.12 (2 of 3)" in as_markdown(some)

@@ -1,0 +1,147 @@
+"""Cascades: who is attacked, what is broken, what it costs; and models that no gradient passes."""
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sihg.errors import InputError
+from sihg.robust.attacks import PGD, Attack, Natural, Noise, Verdict
+from sihg.robust.attacks import runner as cascade
+from sihg.robust.attacks.base import margins
+from sihg.robust.attacks.registry import plan
+from sihg.robust.attacks.runner import Outcome, run_attacks
+from sihg.robust.data.samples import Samples, as_samples
+from sihg.robust.evaluation.evaluate import evaluate
+from sihg.robust.threat import Ball
+from tests.robust.evaluation.test_evaluate import Threshold, on_a_line
+from tests.robust.methods.nets import net, samples
+
+
+class Points:
+    """A ledger that keeps every point an attack gives."""
+
+    def __init__(self) -> None:
+        self.given: dict[str, dict[int, Tensor]] = {}
+
+    def known(self, _key: str) -> Outcome | None:
+        return None
+
+    def keep(self, key: str, _outcome: Outcome, numbers: Tensor, verdict: Verdict) -> None:
+        self.given.setdefault(key, {}).update(zip(numbers.tolist(), verdict.x_adv, strict=True))
+
+
+def test_each_attack_sees_what_the_ones_before_left() -> None:
+    """The distances of the samples to the threshold are .4, .3, .2, .1, -.1, .2 and .35."""
+    stages: Mapping[str, Attack] = {"natural": Natural(), "small": PGD(eps=0.15), "large": PGD(eps=0.25)}
+    (found,) = run_attacks(Threshold(), on_a_line(), {"all": stages})
+    assert [one.attack for one in found.stages] == ["natural", "small", "large"]
+    attacked = [list(range(7)), [0, 1, 2, 3, 5, 6], [0, 1, 2, 5, 6]]
+    assert [one.attacked.nonzero().flatten().tolist() for one in found.stages] == attacked
+    broken = [[4], [3, 4], [2, 3, 4, 5]]
+    assert [one.broken.nonzero().flatten().tolist() for one in found.stages] == broken
+    assert (found.attack, bool(found.attacked.all()), found.broken.nonzero().flatten().tolist()) == (
+        "all",
+        True,
+        broken[-1],
+    )
+    assert [one.done for one in found.stages] == [7, 6, 5]
+    assert found.accuracy == 3 / 7
+    for one in found.stages:
+        assert bool((one.prediction[~one.attacked] == -1).all())
+        assert torch.equal(one.margin.isnan(), ~one.attacked)
+
+
+def test_costs_add_up() -> None:
+    stages: Mapping[str, Attack] = {"noise": Noise(eps=0.15), "small": PGD(eps=0.15), "large": PGD(eps=0.25)}
+    (found,) = run_attacks(Threshold(), on_a_line(), {"all": stages})
+    assert min(one.forwards for one in found.stages) > 0
+    for cost in ("passes", "forwards", "seconds"):
+        assert getattr(found, cost) == sum(getattr(one, cost) for one in found.stages)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_a_cascade_is_what_its_points_are(norm: str) -> None:
+    """The point that broke a sample, or that of smallest margin, whichever attack found it."""
+    x, y = samples(150, dtype=torch.float32)
+    model = net("smooth", dtype=torch.float32)
+    eps = {"linf": 0.04, "l2": 0.2}[norm]
+    stages: Mapping[str, Attack] = {
+        "strong": PGD(eps=eps, norm=norm, steps=10),
+        "weak": Noise(eps=eps / 4, norm=norm, draws=1),
+        "other": PGD(eps=eps, norm=norm, steps=3, restarts=2, last_iterate=True),
+    }
+    points = Points()
+    (found,) = run_attacks(model, as_samples((x, y)), {"all": stages}, ledger=points)
+    chosen, least = [], []
+    for row in range(150):
+        given = [points.given[f"all: {name}"][row] for name in stages if row in points.given[f"all: {name}"]]
+        at = margins(model(torch.stack(given)), y[row].expand(len(given)))
+        chosen.append(given[int(at.argmin())])
+        least.append(int(at.argmin()))
+    logits = model(torch.stack(chosen))
+    torch.testing.assert_close(found.margin, margins(logits, y), rtol=0, atol=1e-6)
+    assert torch.equal(found.prediction, logits.argmax(1))
+    assert torch.equal(found.broken, found.prediction != y)
+    assert 0.05 < found.accuracy < 0.95
+    assert set(least) >= {0, 2}  # no attack alone has the smallest margins
+
+
+def test_too_few_classes_are_told_of() -> None:
+    found = evaluate(Threshold(), on_a_line(), eps=0.25, attacks="standard")
+    assert found.accuracy == 3 / 7
+    (row,) = found.rows()
+    assert "apgd-t: 2 classes: the difference of two logits instead of the DLR loss, which needs 4" in row["remark"]
+    assert [bool(stage.get("remark")) for stage in row["stages"]][:3] == [False, False, True]
+
+
+def test_only_those_under_attack_are_floats(monkeypatch: pytest.MonkeyPatch) -> None:
+    n, made, floats = 600, [], Samples.floats
+    x, y = samples(n, (6,), dtype=torch.float32)
+    model = net("table", dtype=torch.float32)
+
+    def counted(self: Samples, index: Tensor) -> Tensor:
+        made.append(len(index))
+        return floats(self, index)
+
+    monkeypatch.setattr(cascade, "rows_at_once", lambda _shape: 128)
+    monkeypatch.setattr(Samples, "floats", counted)
+    (found,) = run_attacks(model, as_samples((x, y)), {"all": {"natural": Natural(), "pgd": PGD(eps=0.1, steps=2)}})
+    left = int(found.stages[1].attacked.sum())
+    assert 128 < left < n
+    assert made == [128] * 4 + [n - 4 * 128] + [128] * (left // 128) + ([left % 128] if left % 128 else [])
+
+
+def test_a_cascade_in_parts_is_a_cascade_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = samples(300, (6,))
+    model, runs = net("table"), []
+    stages: Mapping[str, Attack] = {"noise": Noise(eps=0.1, draws=2), "pgd": PGD(eps=0.15, steps=3, restarts=2)}
+    for size in (64, 128, 1024):
+        monkeypatch.setattr(cascade, "rows_at_once", lambda _shape, size=size: size)
+        runs += run_attacks(model, as_samples((x, y)), {"all": stages}, seed=2)
+    assert 0 < runs[0].accuracy < 1
+    for one, other in pairwise(runs):
+        assert torch.equal(one.broken, other.broken)
+        assert (one.passes, one.forwards) == (other.passes, other.forwards)
+
+
+class Failing(nn.Module):
+    def __init__(self, fails: Any) -> None:
+        super().__init__()
+        self.fails = fails
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not isinstance(self.fails, Exception):
+            return torch.cat([x.detach(), -x.detach()], 1)
+        raise self.fails
+
+
+def test_no_gradient_is_told_from_other_failures() -> None:
+    plans = {"standard": {"pgd": plan("pgd-2", Ball(0.1))["pgd-2"]}}
+    with pytest.raises(InputError, match="standard needs the gradient in the input, and the model gives none: take"):
+        run_attacks(Failing(None), on_a_line(), plans)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        run_attacks(Failing(RuntimeError("out of memory")), on_a_line(), plans)

@@ -1,0 +1,405 @@
+"""Every check is tripped by a planted failure, with a remedy in its message, and silent on a healthy model."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sihg.cli.main import main
+from sihg.errors import InputError
+from sihg.robust.attacks import PGD, Attack, Natural, Square
+from sihg.robust.attacks.base import Search
+from sihg.robust.attacks.runner import Outcome
+from sihg.robust.evaluation import diagnostics as trust
+from sihg.robust.evaluation import reattack as again_
+from sihg.robust.evaluation.diagnostics import Check, State
+from sihg.robust.evaluation.evaluate import Attacks, evaluate, planned
+from sihg.robust.threat import Ball
+from tests.robust.planted import EPS, Planted, digits, healthy, quantised, reversed_gradient, tripped
+
+
+def check(
+    model: nn.Module, name: str, attacks: Attacks = "natural", samples: object = None, **settings: Any
+) -> tuple[str, str]:
+    """The result and the message of one check."""
+    samples = digits() if samples is None else samples
+    found = evaluate(model, samples, eps=EPS, attacks=attacks, **settings)
+    return next((one.result, one.message) for one in found.checks if one.name == name)
+
+
+@pytest.fixture(autouse=True)
+def all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that what runs does not depend on the clock."""
+    monkeypatch.setattr(again_, "LITTLE", 1e3)
+
+
+def test_a_healthy_model_gives_no_reason_to_doubt() -> None:
+    found = evaluate(healthy(), digits(), eps=EPS, attacks="natural,apgd-ce,square-300", trained_with="pgd")
+    assert tripped(found) == {}
+    assert found.accuracy > 0.8
+    results = {one.name: one.result for one in found.checks}
+    assert {name for name, result in results.items() if result != "fine"} <= {"one step", "radius", "steps", "runs"}
+
+
+@pytest.mark.parametrize("attacks", ["natural", "pgd-2"])
+@pytest.mark.parametrize(("scale", "message"), [(255, "x goes from 0 to 255"), (1.2, "x goes from 0 to 1.2, outside")])
+def test_inputs_outside_the_bounds(attacks: str, scale: float, message: str) -> None:
+    with pytest.raises(InputError, match=rf"{message}.*: scale the data, or pass the bounds it has"):
+        evaluate(healthy(), (scale * digits().floats(), digits().y), eps=EPS, attacks=attacks)
+
+
+@pytest.mark.parametrize(("norm", "eps"), [("linf", 8.0), ("l2", 9.0)])
+def test_an_implausible_radius(norm: str, eps: float) -> None:
+    with pytest.raises(InputError, match=rf"eps {eps:g} is more than the whole range of the data, .* {eps:g}/255"):
+        evaluate(healthy(), digits(), eps=eps, norm=norm, attacks="pgd-2")
+
+
+def test_an_attack_of_no_radius_that_differs_from_none() -> None:
+    model = Planted(lambda x: 1 - x if x.requires_grad else x)
+    result, message = check(model, "eps 0", "noise-1")
+    assert result == "error"
+    assert "look at its forward" in message
+
+
+class Stray(Attack):
+    """Breaks the rules of its own ball."""
+
+    factor = 0.7
+
+    def search(self, search: Search, seed: int) -> None:  # noqa: ARG002
+        rows = search.rows
+        search.keep(rows, rows.x * self.factor, -search.look(rows, rows.x))
+
+
+@pytest.mark.parametrize(
+    ("factor", "message"), [(math.nan, "a point that is not finite"), (0.7, "0.3 from row .* than eps")]
+)
+def test_points_that_no_attacker_may_give(factor: float, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stray, "factor", factor)
+    with pytest.raises(InputError, match=rf"mine gives .*{message}.*: mend the attack"):
+        evaluate(healthy(), digits(), eps=0.1, attacks={"mine": Stray(eps=0.1)})
+
+
+class Restless(nn.Module):
+    """Changes itself in every pass."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what, self.norm, self.linear = what, nn.BatchNorm1d(64), nn.Linear(64, 10)
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            if self.what == "statistics" and self.norm.running_mean is not None:
+                self.norm.running_mean.add_(0.01)
+            elif self.what == "parameter":
+                self.linear.weight.add_(1e-3)
+            elif self.what == "data":
+                self.linear.weight.data.add_(1e-3)  # unseen by the tensor's version
+        out: Tensor = self.linear(self.norm(x.flatten(1)))
+        return out
+
+
+@pytest.mark.parametrize(
+    ("what", "changed"),
+    [("statistics", "norm.running_mean"), ("parameter", "linear.weight"), ("data", "linear.weight")],
+)
+def test_a_model_that_its_passes_change(what: str, changed: str) -> None:
+    result, message = check(Restless(what), "state", "natural,fgsm", digits().take(slice(70)))
+    assert result == "error"
+    assert f"the evaluation has changed {changed}: a pass in evaluation mode must leave the model" in message
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_training_flag_that_an_attack_changes(training: bool) -> None:
+    model = Restless("nothing").train(training)
+    assert check(model, "state") == ("fine", "")
+
+    def attack(x: Tensor, _y: Tensor) -> Tensor:
+        model.linear.training = not training
+        return x
+
+    found = State(model)
+    attack(torch.zeros(1), torch.zeros(1))
+    assert found.check().result == "error"
+    assert "the evaluation has changed linear.training: " in found.check().message
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_an_attack_that_has_the_model_train(training: bool) -> None:
+    model = Restless("nothing").train(training)
+
+    def attack(x: Tensor, _y: Tensor) -> Tensor:
+        model.train()
+        return x
+
+    result, message = check(model, "state", {"mine": attack})
+    assert result == "error"
+    assert "the evaluation has changed the model.training and 5 more: " in message
+
+
+def test_values_that_are_no_numbers_do_not_change() -> None:
+    model = Restless("nothing")
+    model.register_buffer("unused", torch.tensor([math.nan, 1.0]))
+    assert check(model, "state", "natural,fgsm")[0] == "fine"
+
+
+def test_probabilities() -> None:
+    result, message = check(Planted(behind=lambda logits: logits.softmax(1)), "logits")
+    assert (result, "leave out its softmax" in message) == ("warning", True)
+    assert check(Planted(behind=lambda logits: logits.log_softmax(1)), "logits") == ("fine", "")
+
+
+def test_a_random_model() -> None:
+    found = evaluate(Planted(lambda x: x + 0.01 * torch.randn_like(x)), digits(), eps=EPS, attacks="natural")
+    assert "evaluate a model that averages several passes" in tripped(found)["repeatable"]
+    assert "eps 0" not in tripped(found)
+
+
+def test_sums_in_another_order_are_no_randomness() -> None:
+    model = Planted(behind=lambda logits: logits * (1 + 1e-7 * torch.randn(())))
+    assert check(model, "repeatable") == ("fine", "")
+
+
+def test_a_saturated_loss() -> None:
+    result, message = check(Planted(behind=lambda logits: 1e4 * logits), "gradients", "noise-1")
+    assert result == "warning"
+    assert "the margin in float64 has one: the loss is saturated, trust apgd-t and fab-t" in message
+
+
+def test_masked_gradients() -> None:
+    result, message = check(Planted(quantised), "gradients", "noise-1")
+    assert result == "warning"
+    assert "the margin in float64 has none at 100% either: gradients are masked, trust square" in message
+
+
+def test_a_model_that_cannot_be_made_double() -> None:
+    class Single(Planted):
+        def __deepcopy__(self, _memo: object) -> nn.Module:
+            raise TypeError("not to be copied\nat all")
+
+    result, message = check(Single(behind=lambda logits: 1e4 * logits), "gradients", "noise-1")
+    assert result == "warning"
+    assert message.endswith("the model cannot be repeated in float64 (not to be copied): add square")
+
+
+@pytest.mark.parametrize("way", ["detach", "no_grad", "numpy", "input alone"])
+def test_a_model_without_gradients(way: str) -> None:
+    class Closed(Planted):
+        @torch.no_grad()
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x)
+
+    shift = torch.zeros(10, requires_grad=True)
+    models: dict[str, nn.Module] = {
+        "no_grad": Closed(),
+        "detach": Planted(behind=Tensor.detach),
+        "numpy": Planted(before=lambda x: torch.from_numpy(x.numpy())),
+        "input alone": Planted(Tensor.detach, lambda logits: logits + shift.to(logits)),
+    }
+    model = models[way]
+    found = evaluate(model, digits(), eps=EPS, attacks="natural,square-20")
+    assert list(tripped(found)) == ["gradients"]
+    assert "trust square" in tripped(found)["gradients"]
+    why = {one.name: one.message for one in found.checks if one.result == "not run"}
+    assert {why[name] for name in ("eps 0", "one step", "radius", "steps", "runs")} == {trust.BLIND}
+    with pytest.raises(InputError, match="pgd-2 needs the gradient in the input, and the model gives none: take no_gr"):
+        evaluate(model, digits(), eps=EPS, attacks="pgd-2")
+
+
+def test_a_black_box_attack_that_beats_the_others() -> None:
+    model = Planted(behind=lambda logits: 1e4 * logits)
+    result, message = check(model, "black box", "natural,apgd-ce,square-100")
+    assert result == "warning"
+    assert "add standard, restarts and queries" in message
+    own = {"steps": PGD(eps=EPS, steps=5), "search": Square(eps=EPS, queries=100)}  # whatever they are called
+    assert check(model, "black box", own)[0] == "warning"
+
+
+def test_a_single_step_is_no_match_for_a_black_box_attack() -> None:
+    assert check(healthy(), "black box", "natural,fgsm,square-300")[0] == "not run"
+
+
+def test_a_few_samples_more_prove_nothing() -> None:
+    """Out of a small set; and in a cascade only what the attack itself broke counts."""
+    samples = digits()
+    plans = {"both": {"pgd-2": PGD(eps=EPS, steps=2), "square-2": Square(eps=EPS, queries=2)}}
+    for more, expected in ((2, "fine"), (3, "warning")):
+        first = Outcome.begin("pgd-2", torch.zeros(397, dtype=torch.bool))
+        first.broken[:50] = True
+        second = Outcome.begin("square-2", first.broken)
+        second.broken[50 : 50 + more] = True
+        joined = Outcome("both", first.attacked, second.broken, first.prediction, first.margin, stages=(first, second))
+        found = {one.name: one for one in trust.after(samples, 397, plans, [joined], None)}
+        assert found["black box"].result == expected
+    assert "another 3 samples, 0.76%, that" in found["black box"].message
+
+
+def test_an_attack_that_makes_the_model_better() -> None:
+    own = {
+        "natural": Natural(),
+        "mine": PGD(eps=EPS, steps=5, last_iterate=True),
+    }
+    result, message = check(Planted(reversed_gradient), "below natural", own)
+    assert result == "warning"
+    assert message.startswith("mine leaves ")
+    assert "look at its loss and its labels" in message
+
+
+def test_the_natural_accuracy_of_the_standard_set_counts_too() -> None:
+    ball, samples = Ball(EPS), digits()
+    natural, whole, other = (
+        Outcome.begin(name, torch.arange(397) < n) for name, n in (("natural", 20), ("standard", 30), ("pgd-3", 10))
+    )
+    whole.stages = (natural,)
+    found = {one.name: one for one in trust.after(samples, 397, planned("standard,pgd-3", ball), [whole, other], None)}
+    assert found["below natural"].message.startswith("pgd-3 leaves 97.48%, more than the natural 94.96%")
+    alone = {one.name: one for one in trust.after(samples, 397, planned("pgd-3", ball), [other], None)}
+    assert alone["below natural"].result == "not run"
+
+
+def test_noise_may_by_chance_make_the_model_better() -> None:
+    """At a tiny radius it mends about as many samples as it breaks."""
+    ball, samples = Ball(EPS), digits()
+    natural, attacked = (Outcome.begin(name, torch.arange(397) < n) for name, n in (("natural", 20), ("other", 10)))
+    for name, expected in (("noise-3", "fine"), ("pgd-3", "warning")):
+        attacked.attack = name
+        plans = planned(f"natural,{name}", ball)
+        found = {one.name: one.result for one in trust.after(samples, 397, plans, [natural, attacked], None)}
+        assert found["below natural"] == expected
+
+
+@pytest.mark.parametrize(
+    ("attacks", "method", "result"),
+    [
+        ("natural,pgd-2", "msi-hg", "warning"),
+        ("fgsm,pgd-2,noise-2", "fast", "warning"),
+        ("pgd-2,apgd-ce-2", "pgd", "fine"),
+        ("pgd-2,square-2", "pgd", "fine"),
+        ("pgd-2", "natural", "not run"),
+        ("pgd-2", None, "not run"),
+        ("natural", "pgd", "not run"),
+    ],
+)
+def test_the_training_attack_alone(attacks: str, method: str | None, result: str) -> None:
+    found = check(healthy(), "other attacks", attacks, digits().take(slice(60)), trained_with=method)
+    assert found[0] == result
+    assert ("and only these were used: add standard" in found[1]) == (result == "warning")
+
+
+def test_a_subset() -> None:
+    result, message = check(healthy(), "all samples", samples=digits())
+    assert (result, message) == ("fine", "")
+    found = evaluate(healthy(), digits(), eps=EPS, attacks="natural", samples=100)
+    assert tripped(found)["all samples"].startswith("100 of 397 samples were evaluated")
+    assert "leave out --samples to publish it" in tripped(found)["all samples"]
+
+
+def test_half_precision() -> None:
+    class Half(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x.bfloat16()).float()
+
+    model = nn.Sequential(nn.Flatten(), Half(64, 10, dtype=torch.bfloat16))
+    result, message = check(model, "precision")
+    assert result == "warning"
+    assert message.startswith("1.weight and 1 more is in half precision")
+    assert message.endswith("evaluate model.float()")
+
+
+def test_half_precision_within_the_forward() -> None:
+    result, message = check(Planted(behind=Tensor.bfloat16), "precision")
+    assert result == "warning"
+    assert message == (
+        "the outputs are torch.bfloat16, whose rounding hides gradients: take autocast, or the cast, out of its forward"
+    )
+
+
+@pytest.mark.parametrize(
+    ("eps", "norm", "bounds", "scale", "result"),
+    [
+        (8 / 255, "linf", (0.0, 1.0), 1, "fine"),
+        (0.2 / 255, "linf", (0.0, 1.0), 1, "fine"),
+        (8 / 255, "linf", (0.0, 255.0), 255, "warning"),
+        (8 / 255, "linf", None, 2550, "warning"),  # the range is then that of the samples
+        (8.0, "linf", (0.0, 255.0), 255, "fine"),
+        (0.01, "l2", (0.0, 1.0), 1, "warning"),
+        (0.3, "l2", (0.0, 1.0), 1, "fine"),
+        (2.0, "linf", None, 1, "warning"),
+        (0.5, "linf", (0.0, torch.cat([torch.ones(33), torch.full((31,), 1e5)]).view(1, 8, 8)), 1, "fine"),
+    ],
+)
+def test_a_radius_that_may_be_of_another_unit(eps: float, norm: str, bounds: Any, scale: float, result: str) -> None:
+    data = (scale * digits().floats(), digits().y)
+    model = Planted(before=lambda x: x / scale)
+    found = evaluate(model, data, eps=eps, norm=norm, bounds=bounds, attacks="natural,noise-1")
+    unit = next(one for one in found.checks if one.name == "unit")
+    assert unit.result == result
+    assert result == "fine" or "give it in the data's" in unit.message
+
+
+def test_a_radius_is_judged_by_its_features() -> None:
+    x = torch.rand(60, 2)
+    model = nn.Linear(2, 2)
+    for eps, result in ((0.04, "fine"), (0.001, "warning")):
+        found = evaluate(model, (x, model(x).argmax(1)), eps=eps, norm="l2", attacks="noise-1")
+        assert next(one.result for one in found.checks if one.name == "unit") == result
+
+
+def test_a_model_no_better_than_one_class() -> None:
+    constant = Planted(behind=lambda logits: logits * 0 + torch.eye(10)[3])
+    result, message = check(constant, "above chance")
+    assert result == "warning"
+    assert message.endswith("look at the weights, the scale of the samples and their labels")
+    assert check(constant, "above chance", "noise-1") == ("not run", "natural is not among the attacks")
+    one = digits().take((digits().y == 3).nonzero().flatten())
+    assert check(constant, "above chance", samples=(one.floats(), one.y))[0] == "not run"  # and right, all of them
+    assert check(healthy(), "above chance")[0] == "fine"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("trained") / "run"
+    words = ("--epochs", "1", "--samples", "200", "--validation", "20", "--steps", "2", "--width", "1/4")
+    assert main(["train", "--out", str(out), *words]) == 0
+    return out
+
+
+def test_the_command_tells_of_the_checks(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["evaluate", str(trained), "--attacks", "natural,pgd-2", "--samples", "100"]
+    assert main(words) == 0
+    err = capsys.readouterr().err
+    assert "\nwarning: 100 of 397 samples were evaluated: " in f"\n{err}"
+    assert "warning: msi-hg trains against projected gradient steps, and only these were used: add standard" in err
+    assert ", 0 errors, 1 not run" in err
+    assert main([*words, "--json"]) == 0
+    captured = capsys.readouterr()
+    checks = {one["name"]: one["result"] for one in json.loads(captured.out)["checks"]}
+    assert (checks["all samples"], checks["state"], checks["black box"]) == ("warning", "fine", "not run")
+    warned = {name for name, result in checks.items() if result == "warning"}
+    assert warned - {"above chance"} == {"all samples", "other attacks"}  # after one epoch it may or may not be
+    assert "checks: " in captured.err
+
+
+def test_several_runs_have_their_names_in_the_checks(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    best = max(trained.glob("checkpoints/best-*"))
+    assert main(["evaluate", str(trained), str(best), "--attacks", "natural", "--samples", "60"]) == 0
+    err = capsys.readouterr().err
+    for name in (str(trained), f"{trained} ({best.name})"):
+        assert f"warning ({name}): 60 of 397 samples" in err
+        assert f"checks ({name}): " in err
+
+
+def test_a_wrong_figure_is_a_failure(
+    trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(State, "check", lambda _self: Check("state", "error", "it has changed: look at its forward"))
+    assert main(["evaluate", str(trained), "--attacks", "natural"]) == 2
+    captured = capsys.readouterr()
+    assert "natural" in captured.out  # the table is shown all the same
+    assert captured.err.startswith("error: it has changed: look at its forward\n")
+    assert ", 1 error, " in captured.err

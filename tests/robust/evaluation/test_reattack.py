@@ -1,0 +1,285 @@
+"""Checks that attack again: tripped by what is planted, in usual evaluations too, and within their time."""
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sihg.robust.attacks import PGD, Attack
+from sihg.robust.attacks.base import Search
+from sihg.robust.attacks.runner import Outcome, run_attacks
+from sihg.robust.data.samples import Samples, as_samples
+from sihg.robust.evaluation import reattack as again_
+from sihg.robust.evaluation.diagnostics import FEW, Check
+from sihg.robust.evaluation.evaluate import evaluate, planned
+from sihg.robust.evaluation.reattack import Probe, again
+from sihg.robust.threat import Ball
+from tests.robust.planted import EPS, Planted, digits, healthy, quantised, reversed_gradient, tripped
+
+NAMES = ["one step", "radius", "steps", "runs"]
+
+
+@pytest.fixture(autouse=True)
+def all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that what runs does not depend on the clock."""
+    monkeypatch.setattr(again_, "LITTLE", 1e3)
+
+
+def attacked_again(
+    model: nn.Module, samples: Samples | None = None, ball: Ball | None = None, **settings: Any
+) -> dict[str, Check]:
+    """The checks that attack again, with all the time they want."""
+    samples, ball = samples or digits(), ball or Ball(EPS)
+    plans = planned("natural,noise-1", ball)
+    outcomes = run_attacks(model, samples, plans)
+    return {one.name: one for one in again(model, samples, ball, plans, outcomes, 0, **{"share": math.inf, **settings})}
+
+
+def test_a_healthy_model_is_left_in_peace() -> None:
+    assert {name: one.result for name, one in attacked_again(healthy()).items()} == dict.fromkeys(NAMES, "fine")
+
+
+@pytest.mark.parametrize("bounds", [None, (torch.zeros(1, 8, 8), torch.ones(1, 8, 8))])
+def test_a_healthy_model_in_the_other_norm_and_bounds(bounds: Any) -> None:
+    found = attacked_again(healthy(), ball=Ball(0.3, "l2", bounds))
+    assert [(one.name, one.result) for one in found.values()] == [
+        (name, "fine") for name in ("one step", "radius", "steps", "runs")
+    ]
+
+
+class Remembering(nn.Module):
+    """Knows the samples: far from all of them it answers with the label of the nearest."""
+
+    def __init__(self, samples: Samples) -> None:
+        super().__init__()
+        self.net, self.x, self.y = healthy(), samples.floats().flatten(1), samples.y
+
+    def forward(self, x: Tensor) -> Tensor:
+        distance, nearest = torch.cdist(x.detach().flatten(1), self.x, p=math.inf).min(1)
+        known = 20.0 * nn.functional.one_hot(self.y[nearest], 10) + 0 * x.flatten(1).sum(1, keepdim=True)
+        return torch.where((distance > 1.2 * EPS)[:, None], known, self.net(x))
+
+
+def test_accuracy_that_rises_with_the_radius() -> None:
+    samples = digits().take(slice(100))
+    found = attacked_again(Remembering(samples), samples)["radius"]
+    assert found.result == "warning"
+    assert "as eps grows from 0.05 to 0.1" in found.message
+    assert "trust square" in found.message
+
+
+def test_accuracy_that_holds_at_half_the_range() -> None:
+    found = attacked_again(Planted(quantised))["radius"]
+    assert found.result == "warning"
+    assert "at eps 0.5, half the range or more" in found.message
+    assert "gradients are masked; trust square" in found.message
+
+
+WIDTH = EPS / 40  # of the slit
+
+
+class Slit(nn.Module):
+    """Errs in a slit beside each sample, to which gradients point and over which long steps jump to and fro."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        margin = ((x - 0.25) % 0.5 - EPS / 2).abs() - WIDTH / 2
+        second = x > 0.5
+        return 50 * torch.cat([torch.where(second, 0, margin), torch.where(second, margin, 0)], 1)
+
+
+def test_steps_and_runs_that_find_more() -> None:
+    found = attacked_again(Slit(), as_samples(slits()))
+    for name, what in (("steps", "pgd-100 breaks"), ("runs", "pgd-20-5 breaks")):
+        assert found[name].result == "warning"
+        assert what in found[name].message
+        assert "PGD-20 has not converged on this model, take more steps and runs, or standard" in found[name].message
+
+
+def hidden(x: Tensor) -> Tensor:
+    """The gradient is right at images of whole pixel values alone."""
+    whole = ((255 * x).round() / 255 - x).abs().flatten(1).amax(1) < 1e-6
+    return torch.where(whole[:, None, None, None], x, reversed_gradient(x))
+
+
+def test_one_step_that_beats_several() -> None:
+    found = attacked_again(Planted(hidden))["one step"]
+    assert found.result == "warning"
+    assert "gradients are masked, trust square" in found.message
+
+
+@pytest.mark.parametrize("attacks", ["natural,pgd-20", "natural,fgsm,pgd-20", "natural,fgsm,pgd-50-2"])
+def test_masked_gradients_are_seen_in_a_usual_evaluation(attacks: str) -> None:
+    """What it has found counts for all samples, what it has not is tried on some."""
+    found = evaluate(Planted(hidden), digits(), eps=EPS, attacks=attacks)
+    message = tripped(found)["one step"]
+    assert message.endswith("gradients are masked, trust square")
+    assert ("of 397 samples" in message) == ("fgsm" in attacks)
+    assert f", {attacks.rpartition(',')[2]} only " in message
+    assert "one step" not in tripped(evaluate(healthy(), digits(), eps=EPS, attacks=attacks))
+
+
+def slits() -> tuple[Tensor, Tensor]:
+    y = torch.arange(100) % 2
+    return 0.25 + 0.5 * y.double()[:, None] + 1e-9, y
+
+
+def test_more_steps_and_runs_in_a_usual_evaluation() -> None:
+    found = tripped(evaluate(Slit(), slits(), eps=EPS, attacks="natural,pgd-20"))
+    assert "of 100 samples pgd-100 breaks " in found["steps"]
+    assert "of 100 samples pgd-20-5 breaks " in found["runs"]
+
+
+def test_what_the_evaluation_has_found_counts() -> None:
+    """As much as further attacks would find: the figure is not in doubt."""
+    found = tripped(evaluate(Slit(), slits(), eps=EPS, attacks="natural,pgd-20,pgd-120,pgd-20-9"))
+    assert {"steps", "runs"}.isdisjoint(found)
+
+
+@pytest.fixture
+def counted_out(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]]:
+    """What the checks come to after an evaluation of so many passes and seconds; a pass has no fixed cost."""
+
+    def sees(probe: Probe) -> bool:
+        probe.start = FEW * probe.unit
+        return True
+
+    monkeypatch.setattr(again_, "LITTLE", 0.0)
+    monkeypatch.setattr(Probe, "sees", sees)
+
+    def run(passes: int, seconds: float = 1000.0, **settings: Any) -> dict[str, str]:
+        outcome = Outcome.begin("noise-1", torch.zeros(397, dtype=torch.bool))
+        outcome.passes, outcome.seconds = passes, seconds
+        ball = Ball(EPS)
+        found = again(healthy(), digits(), ball, planned("noise-1", ball), [outcome], 0, **settings)
+        return {one.name: one.message or one.result for one in found}
+
+    return run
+
+
+def test_a_tiny_share_of_the_time_allows_nothing(counted_out: Callable[..., dict[str, str]]) -> None:
+    found = counted_out(1000, share=1e-9)
+    assert found == dict.fromkeys(NAMES, "with it the checks would take more than 0.0 s")
+    assert counted_out(10**6)["one step"] == "fine"
+    assert counted_out(10**6, spent=249.0)["one step"] == "with it the checks would take more than 250.0 s"
+
+
+@pytest.mark.parametrize(
+    ("budget", "samples", "run"), [(23 * 64 - 1, 0, 0), (23 * 64, 64, 1), (23 * 128, 128, 2), (101 * 256, 256, 4)]
+)
+def test_as_many_samples_as_can_be_paid(
+    budget: int, samples: int, run: int, counted_out: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One step takes 2 passes, beside 21; three radii take 33, 100 steps and five runs 101 each; in million seconds."""
+    asked: list[int] = []
+    plain = Probe.broken
+
+    def broken(probe: Probe, attack: PGD, rows: Tensor) -> Tensor:
+        asked.append(len(rows))
+        return plain(probe, attack, rows)
+
+    monkeypatch.setattr(Probe, "broken", broken)
+    found = counted_out(4 * budget, seconds=4e6 * budget, spent=-100.0)
+    assert asked[:1] == ([samples] if samples else [])
+    assert [name for name, result in found.items() if result == "fine"] == NAMES[:run]
+
+
+def test_time_that_is_spent_is_gone(
+    counted_out: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each attack takes three ticks of 100 s: two attacks of the first check leave 400 s of 1,000 to the second."""
+    monkeypatch.setattr(time, "perf_counter", (100.0 * tick for tick in range(1000)).__next__)
+    monkeypatch.setattr(Probe, "rows", lambda probe, *_: torch.arange(397) if probe.seconds > 0 else None)
+    assert [counted_out(1000, share=1.0)[name] for name in NAMES[:3]] == [
+        "fine",
+        "fine",
+        "with it the checks would take more than 1000.0 s",
+    ]
+
+
+def test_an_evaluation_of_a_moment_is_worth_half_a_second() -> None:
+    found = evaluate(healthy(), digits(), eps=EPS, attacks="natural,pgd-20")
+    assert {one.result for one in found.checks if one.name in NAMES} == {"fine"}
+    found = evaluate(healthy(), digits(), eps=EPS, attacks="natural")
+    assert {one.message for one in found.checks if one.name in NAMES} == {"there is no attack"}
+
+
+@pytest.mark.parametrize("attacks", ["natural,pgd-50-10", "natural,pgd-100-10"])
+def test_radii_are_compared_by_one_attack(attacks: str) -> None:
+    """A strong attack of the evaluation is no match for a weak one in a larger ball."""
+    for eps in (0.4, 0.45):
+        found = evaluate(healthy(), digits(), eps=eps, attacks=attacks)
+        assert "radius" not in tripped(found)
+
+
+def test_another_search_is_not_taken_for_the_usual_one() -> None:
+    class Idle(PGD):
+        def search(self, search: Search, seed: int) -> None:  # noqa: ARG002
+            search.begin()
+
+    others: list[Attack] = [
+        Idle(eps=EPS),
+        PGD(eps=EPS, step_size=1e-9),
+        PGD(eps=EPS, last_iterate=True, step_size=1e-9),
+    ]
+    others.append(PGD(eps=EPS, step_size=1e-9, random_start=False))
+    for other in others:
+        found = evaluate(healthy(), digits(), eps=EPS, attacks={"natural": "natural", "mine": other})
+        assert set(tripped(found)) <= {"black box"}
+        results = {one.name: one.result for one in found.checks}
+        assert {results[name] for name in NAMES} == {"fine"}
+
+
+def test_a_model_that_fails_where_nobody_asked_it() -> None:
+    """Without bounds the larger balls go below zero."""
+
+    class Logarithm(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            z = x.log().sum(1, keepdim=True)
+            return torch.cat([z - 3, 3 - z], 1)
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        x = 1 + 9 * torch.rand(200, 2)
+    y = Logarithm()(x).argmax(1)
+    found = evaluate(Logarithm(), (x, y), eps=0.1, attacks="natural,pgd-20", bounds=None)
+    results = {one.name: (one.result, one.message) for one in found.checks}
+    assert results["radius"][0] == "not run"
+    assert "logits that are not finite" in results["radius"][1]
+    assert results["one step"][0] == results["steps"][0] == "fine"
+
+
+def test_what_is_proven_is_no_attack() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    found = evaluate(model, digits(), eps=0.01, attacks="natural,certified")
+    assert {one.message for one in found.checks if one.name in NAMES} == {"there is no attack"}
+
+
+class Slow(nn.Module):
+    """Takes a tenth of a second for each sample, by a clock that nothing else moves."""
+
+    now = 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        Slow.now += 0.1 * len(x)
+        return healthy()(x)  # type: ignore[no-any-return]
+
+
+def test_the_checks_keep_to_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 100 samples PGD-T looks at each T + 1 times; before it, 16 are looked at five times, and some once."""
+    monkeypatch.setattr(again_, "LITTLE", 0.5)
+    monkeypatch.setattr(time, "perf_counter", lambda: Slow.now)
+    for attacks, run in (("fgsm", 0), ("pgd-20", 1), ("pgd-60", 1), ("pgd-60-20", 4)):
+        found = evaluate(Slow(), digits().take(slice(100)), eps=EPS, attacks=attacks)
+        seconds = sum(one.seconds for one in found.outcomes)
+        assert found.checks_seconds <= max(0.3 * seconds, 16 * 0.5 + 0.4)
+        assert [one.name for one in found.checks if one.name in NAMES and one.result == "fine"] == NAMES[:run]
+
+
+def test_few_samples_and_no_radius_say_nothing() -> None:
+    for samples, eps, why in ((digits().take(slice(49)), EPS, "fewer than 50 samples"), (digits(), 0.0, "eps is 0")):
+        found = attacked_again(healthy(), samples, Ball(eps))
+        assert {(one.result, one.message) for one in found.values()} == {("not run", why)}

@@ -1,0 +1,95 @@
+"""PGD, FGSM, Fast AT and natural training as equations."""
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from sihg.robust.gradients import ascend, frozen_statistics, gradient, slope
+from sihg.robust.methods import FGSMAT, MSIHG, PGDAT, FastAT, Natural
+from sihg.robust.threat import Ball
+from tests.robust.methods.nets import gradient_after, gradients, net, one_batch, sgd, watched, weights
+
+EPS = 0.2
+
+
+def test_natural_training_is_the_mean_loss() -> None:
+    batch, model, twin = one_batch(), net("bn"), net("bn")
+    cross_entropy(twin(batch.x), batch.y).backward()
+    got, log = gradient_after(Natural(), model, batch)
+    torch.testing.assert_close(got, gradients(twin), rtol=1e-12, atol=1e-15)
+    assert log.loss == pytest.approx(float(cross_entropy(twin(batch.x), batch.y).detach()), rel=1e-12)
+    assert log.passes == log.samples == int(log.predicted.sum()) == 12
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("kind", ["plain", "bn"])
+def test_pgd_at_is_noise_ascent_and_training_there(kind: str, norm: str) -> None:
+    batch, model = one_batch(), net(kind)
+    with watched(model) as points:
+        log = PGDAT(eps=EPS, norm=norm, steps=4).step(model, batch, sgd(model))
+    twin = net(kind)
+    feasible = Ball(EPS, norm).around(batch.x)
+    delta = feasible.noisy(None, EPS, batch.draw("start"))
+    assert torch.equal(points.inputs[0], batch.x + delta)
+    with frozen_statistics(twin):
+        ascend(slope(twin, batch.x, batch.y), delta, feasible, 2.5 * EPS / 4, 4)
+    torch.testing.assert_close(points.inputs[4], batch.x + delta, rtol=0, atol=1e-12)
+    optimizer = sgd(twin)
+    (cross_entropy(twin(batch.x + delta), batch.y, reduction="sum") / 12).backward()
+    optimizer.step()
+    torch.testing.assert_close(weights(model), weights(twin), rtol=0, atol=1e-12)
+    torch.testing.assert_close(list(model.buffers()), list(twin.buffers()), rtol=0, atol=1e-12)
+    assert len(points.inputs) == 5
+    assert log.passes == 5 * 12
+
+
+def test_running_statistics_in_the_ascent() -> None:
+    """Then a sample's perturbation does not depend on the others of its batch."""
+    batch = one_batch()
+    (alone, *_) = batch.parts(12)
+    points = []
+    for some in (batch, alone):
+        model = net("bn").train(some is batch)  # one sample alone has no batch statistics to train with
+        with watched(model) as seen:
+            PGDAT(eps=EPS, steps=3, statistics="running").step(model, some, sgd(model))
+        points.append(seen.inputs[3][0])
+    start = Ball(EPS).around(batch.x).noisy(None, EPS, batch.draw("start"))[0]
+    assert torch.equal(start, Ball(EPS).around(alone.x).noisy(None, EPS, alone.draw("start"))[0])
+    torch.testing.assert_close(points[0], points[1], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["plain", "bn"])
+def test_fgsm_at_is_pgd_at_with_one_step_from_zero(kind: str) -> None:
+    batch, model, twin = one_batch(), net(kind), net(kind)
+    with watched(model) as points:
+        FGSMAT(eps=EPS).step(model, batch, sgd(model))
+    from_zero = MSIHG(eps=EPS, tau=EPS, noise=0.0, steps=1, step_size=EPS)  # without a memory
+    from_zero.step(twin, batch, sgd(twin))
+    assert torch.equal(weights(model), weights(twin))
+    fresh = net(kind)
+    with frozen_statistics(fresh):
+        by_hand = (batch.x + EPS * gradient(fresh, batch.x, batch.y).sign()).clamp(0, 1)
+    assert torch.equal(points.inputs[0], batch.x)
+    torch.testing.assert_close(points.inputs[1], by_hand, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("kind", ["plain", "bn"])
+def test_fast_at_is_pgd_at_with_one_step_of_five_quarters(kind: str) -> None:
+    batch, model, twin = one_batch(), net(kind), net(kind)
+    with watched(model) as points:
+        log = FastAT(eps=EPS).step(model, batch, sgd(model))
+    PGDAT(eps=EPS, steps=1, step_size=1.25 * EPS).step(twin, batch, sgd(twin))
+    assert torch.equal(weights(model), weights(twin))
+    noise = torch.rand(batch.x.shape, generator=batch.draw("start"), dtype=torch.float64) * 2 * EPS - EPS
+    torch.testing.assert_close(points.inputs[0], (batch.x + noise).clamp(0, 1), rtol=0, atol=1e-15)
+    assert log.passes == 2 * 12
+
+
+def test_the_ramp_grows_the_ball_linearly() -> None:
+    batch = one_batch()
+    for time, share in ((0.0, 0.0), (1.0, 0.25), (3.0, 0.75), (4.0, 1.0), (9.0, 1.0)):
+        later = type(batch)(**{**vars(batch), "time": time})
+        model, twin = net("plain"), net("plain")
+        PGDAT(eps=EPS, ramp=4.0, steps=2).step(model, later, sgd(model))
+        PGDAT(eps=EPS * share, steps=2).step(twin, later, sgd(twin))
+        assert torch.equal(weights(model), weights(twin))

@@ -1,0 +1,316 @@
+"""Settings: what people type becomes what a run needs; nothing is lost on the way, nothing unknown is swallowed."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sihg.errors import InputError, UnknownNameError
+from sihg.robust.methods import METHODS, build_method, hyperparameters
+from sihg.robust.training import config as module
+from sihg.robust.training.config import SHORT, THREAT, Settings, dotted_name, guessed, preset, presets, read_settings
+from sihg.robust.training.optimizer import build_optimizer
+from sihg.store.run_folder import RunFolder
+
+
+def changed(**values: Any) -> Settings:
+    return Settings().with_values(values)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("eps", "8/255", 8 / 255),
+        ("eps", 1, 1.0),
+        ("epochs", "7", 7),
+        ("epochs", 7.0, 7),
+        ("epochs", "1e1", 10),
+        ("flip", "yes", True),
+        ("flip", "False", False),
+        ("flip", True, True),
+        ("samples", "none", None),
+        ("samples", "100", 100),
+        ("clip", "1/2", 0.5),
+        ("clip", None, None),
+        ("bounds", "none", None),
+        ("bounds", "-1,2.5", (-1.0, 2.5)),
+        ("bounds", [0, 1], (0.0, 1.0)),
+        ("data", Path("digits"), "digits"),
+        ("checkpoint_minutes", "0.5", 0.5),
+    ],
+)
+def test_values_get_the_declared_type(name: str, text: Any, value: Any) -> None:
+    found = getattr(changed(**{name: text}), name)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"epochs": "1.5"}, "epochs must be a whole number, got '1.5'"),
+        ({"epochs": "inf"}, "epochs must be a whole number, got 'inf'"),
+        ({"epochs": float("nan")}, "epochs must be a whole number"),
+        ({"epochs": True}, "epochs must be a number"),
+        ({"epochs": "none"}, "epochs cannot be none: give a value"),
+        ({"epochs": 0}, "epochs must be at least 1, got 0: give 1 or more"),
+        ({"theta": "abc"}, "theta must be a number such as 5, 0.1 or 8/255, got 'abc'"),
+        ({"lr": [0.1]}, "lr must be a number"),
+        ({"nesterov": "maybe"}, "nesterov must be true or false, got 'maybe'"),
+        ({"eps": "8/0"}, "eps must be a number such as 5, 0.1 or 8/255, got '8/0'"),
+        ({"eps": "true"}, "eps must be a number"),
+        ({"eps": [1]}, r"eps must be a number such as 5, 0.1 or 8/255, got \[1\]"),
+        ({"flip": "maybe"}, "flip must be true or false, got 'maybe'"),
+        ({"bounds": "1"}, "bounds must be two numbers such as 0,1, or none, got '1'"),
+        ({"bounds": 1}, "bounds must be two numbers"),
+        ({"validation": -1}, "validation must be at least 0, got -1"),
+        ({"samples": 0}, "samples must be at least 1, got 0: leave it out for all"),
+        ({"ema": 1}, "ema must be at least 0 and below 1, got 1.0"),
+        ({"clip": 0}, "clip must be > 0 and finite, got 0.0"),
+        ({"checkpoint_minutes": "nan"}, "checkpoint_minutes must be at least 0, got nan"),
+        ({"tau": "far"}, "tau must be a number"),
+        ({"method.steps": 1.5}, "steps must be a whole number, got 1.5"),
+        ({"schedule.points": "[[0, 0], [5"}, "is not a list such as"),
+    ],
+)
+def test_values_that_cannot_be_are_named(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Settings().with_values(values)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("epoch", "unknown setting 'epoch': did you mean 'epochs'?"),
+        ("learning_rate", "unknown setting 'learning_rate': `sihg train --help` lists all settings"),
+        ("taus", "unknown setting 'taus': did you mean 'tau'?"),
+        ("optimizer.", "unknown setting 'optimizer.'"),
+        ("data.path", "unknown setting 'data.path'"),
+        ("replays", "method 'msi-hg' has no setting 'replays', which belongs to free: leave it out"),
+        ("method.replays", "method 'msi-hg' has no setting 'replays': it has .*tau"),
+        ("method.eps", "eps belongs to the whole run, not to its method, got method.eps = '1': set eps"),
+    ],
+)
+def test_unknown_names_raise_with_a_hint(name: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Settings().with_values({name: "1"})
+
+
+def test_unknown_methods_list_the_choices() -> None:
+    for values in ({"method": "mis-hg"}, {"method": {"name": "mis-hg"}}, {"method.name": "mis-hg"}):
+        with pytest.raises(
+            UnknownNameError,
+            match=r"unknown method 'mis-hg' \(did you mean 'msi-hg'\?\): choose from natural, .*msi-hg",
+        ):
+            Settings().with_values(values)
+    with pytest.raises(InputError, match=r"optimizer has no name, only \{'lr': 0.1\}: add one"):
+        Settings(optimizer={"lr": 0.1})
+
+
+def test_names_as_people_type_them() -> None:
+    assert dotted_name("batch-size", "pgd") == "batch_size"
+    assert dotted_name("weight-decay", "pgd") == "optimizer.weight_decay"
+    assert dotted_name("step-size", "pgd") == "method.step_size"
+    assert dotted_name("schedule.peak", "pgd") == "schedule.peak"
+    assert dotted_name("method.name", "pgd") == "method"
+    assert dotted_name("eps", "pgd") == "eps"
+    assert changed(lr="1/2", tau=0.1).optimizer["lr"] == 0.5
+    assert set(SHORT.values()) == {f"optimizer.{name}" for name in SHORT}
+
+
+def test_none_as_a_text_is_a_choice_where_the_setting_is_a_text() -> None:
+    assert changed(augment_delta="none").method["augment_delta"] == "none"
+    assert "step_size" not in changed(step_size="none").method
+    assert changed(memory="none").memory is None
+    assert "lr" not in changed(lr="none").optimizer  # torch's own
+
+
+@pytest.mark.parametrize("first", ["method", "setting"])
+def test_the_order_of_values_makes_no_difference(first: str) -> None:
+    pairs: list[tuple[str, Any]] = [("method", "free"), ("replays", 3), ("optimizer", "adamw"), ("lr", 0.01)]
+    found = Settings().with_values(dict(pairs if first == "method" else pairs[::-1]))
+    assert found.method == {"name": "free", "replays": 3}
+    assert found.optimizer == {"name": "adamw", "lr": 0.01}
+    wrong = {"method.tau": 0.1, "method": "pgd"}
+    with pytest.raises(InputError, match="method 'pgd' has no setting 'tau'"):
+        Settings().with_values(wrong if first == "method" else dict(reversed(wrong.items())))
+
+
+def test_another_method_keeps_what_it_has_too() -> None:
+    before = changed(
+        tau=0.1, steps=7, ramp=2, epochs=9, lr=0.3, weight_decay=0.01, schedule={"name": "cosine", "warmup": 1}
+    )
+    after = before.with_values({"method": "pgd"})
+    assert after.method == {"name": "pgd", "steps": 7, "ramp": 2.0}
+    assert (after.epochs, after.optimizer, after.schedule) == (9, before.optimizer, before.schedule)
+    assert before.with_values({"method": "msi-hg"}) == before
+    other = before.with_values({"optimizer": "adam", "schedule": "constant"})
+    assert other.optimizer == {"name": "adam", "weight_decay": 0.01}  # an lr of SGD is none of Adam
+    assert other.schedule == {"name": "constant"}
+    assert other.method == before.method
+
+
+def test_tables_with_a_name_are_whole_sections_without_one_changes() -> None:
+    assert changed(optimizer={"lr": 0.2}).optimizer == {"name": "sgd", "lr": 0.2, "momentum": 0.9}
+    assert changed(optimizer={"name": "sgd", "lr": 0.2}).optimizer == {"name": "sgd", "lr": 0.2}
+    assert changed(tau=0.1).with_values({"method": {"steps": 2}}).method == {"name": "msi-hg", "tau": 0.1, "steps": 2}
+    assert changed(tau=0.1).with_values({"method": {"name": "pgd"}}).method == {"name": "pgd"}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"eps": 8 / 255, "bounds": None, "samples": 100, "clip": 0.1, "flip": True, "ema": 0.998},
+        {"bounds": (-0.1, 1.3), "tau": 0.1, "step_size": None, "noise": 0.0, "augment_delta": "none"},
+        {"method": "dat", "weighted": True, "fosc": "published", "optimizer": "adamw", "optimizer.betas": (0.8, 0.99)},
+        {"optimizer": {"name": "sgd", "lr": 0.1}, "schedule": "cyclic", "schedule.points": "[[0, 0], [5, 1/10]]"},
+        {"optimizer": "adamw", "schedule": {"name": "piecewise", "milestones": [3, 4.5]}},
+        {"method": "natural", "data": 'folder:a "b" \\ c'},
+    ],
+)
+def test_the_saved_config_gives_equal_settings(tmp_path: Path, values: dict[str, Any]) -> None:
+    if "schedule.points" in values:
+        values = {**values, "schedule.points": [[0, 0], [5, 0.1]]}
+    before = Settings().with_values(values)
+    folder = RunFolder(tmp_path)
+    folder.write_config(before.as_dict())
+    assert Settings().with_values(folder.read_config()) == before
+
+
+def test_texts_that_look_like_something() -> None:
+    texts = ["3", "-0.5", "1/3", "true", "[[0, 1], [2, 3]]", "sgd", "1/0", ("1", 2)]
+    assert [guessed(t) for t in texts] == [3, -0.5, 1 / 3, True, [[0, 1], [2, 3]], "sgd", "1/0", [1, 2]]
+
+
+def test_every_setting_has_a_help_text() -> None:
+    assert [f.name for f in fields(Settings) if not f.metadata["help"]] == []
+    assert set(THREAT) <= {f.name for f in fields(Settings)}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_can_be_built_from_settings(method: str) -> None:
+    norm = "linf" if method == "ibp" else "l2"  # which has no other
+    chosen = changed(method=method, eps=0.1, norm=norm, bounds=None, epochs=10)
+    built = build_method(method, **chosen.method_arguments())
+    if method != "natural":
+        assert (built.eps, built.norm, built.bounds) == (0.1, norm, None)
+    if method == "dat":
+        assert built.control_epochs == 8
+        assert build_method("dat", **changed(method="dat", control_epochs=3).method_arguments()).control_epochs == 3
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_preset_has_every_method(method: str) -> None:
+    if not (names := presets()):
+        pytest.skip("no presets yet")
+    for name in names:
+        chosen = preset(name, method)
+        assert chosen.method["name"] == method
+        assert 0 < chosen.eps < 1
+        assert Settings().with_values(chosen.as_dict()) == chosen
+        build_method(method, **chosen.method_arguments())
+        if chosen.optimizer["name"] == "sgd":
+            assert chosen.optimizer["momentum"] > 0
+
+
+def test_presets_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = {
+        "about": "a test",
+        "eps": "8/255",
+        "method": {"name": "msi-hg", "tau": 0.1, "steps": 4},
+        "optimizer": {"lr": 0.5},
+        "methods": {"pgd": {"epochs": 3, "method": {"ramp": 2}, "optimizer": {"nesterov": True}}},
+    }
+    monkeypatch.setattr(module, "presets", lambda: {"one": made})
+    assert preset("one").method == {"name": "msi-hg", "tau": 0.1, "steps": 4}
+    assert preset("one").eps == 8 / 255
+    pgd = preset("one", "pgd")
+    assert pgd.method == {"name": "pgd", "steps": 4, "ramp": 2.0}
+    assert pgd.optimizer == {"name": "sgd", "lr": 0.5, "momentum": 0.9, "nesterov": True}
+    assert pgd.epochs == 3
+    with pytest.raises(UnknownNameError, match="unknown preset 'two': choose from one"):
+        preset("two")
+    with pytest.raises(UnknownNameError, match="unknown method 'sgd'"):
+        preset("one", "sgd")
+    assert "about" in made  # what was read is left as it was
+
+
+def test_hyperparameters_are_no_settings_of_the_run() -> None:
+    own = {f.name for f in fields(Settings)}
+    clash = {(m, name) for m in METHODS for name in hyperparameters(m) if name in own and name not in THREAT}
+    assert clash == set()
+
+
+# ---- nothing implicit
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "adafactor"])
+def test_a_complete_config_says_everything_and_gives_the_same_run(tmp_path: Path, method: str, optimizer: str) -> None:
+    norm, memory = ("linf", "int8") if method == "ibp" else ("l2", "fp16")
+    given = changed(method=method, optimizer=optimizer, schedule="cosine", epochs=10, norm=norm, weight_decay=0.01)
+    whole = given.complete()
+    assert whole.complete() == whole
+    folder = RunFolder(tmp_path)
+    folder.write_config(whole.as_dict(), whole.help_texts())
+    assert read_settings(folder.config) == whole
+    table = folder.read_config()
+    assert table["method"].keys() == {"name", *hyperparameters(method)} - set(THREAT)
+    assert table["optimizer"]["theta"] == given.theta == (1.0 if method == "msi-hg" else 0.0)
+    assert (table["memory"], table["samples"]) == (memory, "none")
+    assert table["schedule"] == {"name": "cosine", "warmup": 0.0}
+    for before, after in ((given, whole), (whole, read_settings(folder.config))):
+        assert build_method(method, **before.method_arguments()) == build_method(method, **after.method_arguments())
+        first, second = (build_optimizer(torch.nn.Linear(2, 2), s.optimizer, s.theta) for s in (before, after))
+        assert {k: v for k, v in first.param_groups[0].items() if k != "params"} == {
+            k: v for k, v in second.param_groups[0].items() if k != "params"
+        }
+
+
+def test_every_line_of_the_config_is_explained(tmp_path: Path) -> None:
+    folder, whole = RunFolder(tmp_path), changed(tau=0.1).complete()
+    folder.write_config(whole.as_dict(), whole.help_texts())
+    lines = folder.config.read_text().splitlines()
+    assert lines[lines.index("epochs = 20") - 1] == "# times that every sample is visited"
+    assert lines[lines.index("tau = 0.1") - 1].startswith("# how far from the stored perturbation")
+    assert lines[lines.index('step_size = "none"') - 1].startswith("# length of an ascent step (default 2.5 eps / T")
+
+
+def test_the_usual_theta_belongs_to_its_method() -> None:
+    assert changed().complete().with_values({"method": "pgd"}).theta == 0.0
+    assert changed(method="pgd").complete().with_values({"method": "msi-hg"}).theta == 1.0
+    assert changed(theta=0.5).with_values({"method": "pgd"}).theta == 0.5
+    assert changed().complete().with_values({"method": "pgd", "theta": 1}).theta == 1.0
+
+
+def test_the_memory_suits_the_norm() -> None:
+    assert [changed(norm=norm).complete().memory for norm in ("linf", "l2")] == ["int8", "fp16"]
+    assert changed(norm="l2", memory="fp32").complete().memory == "fp32"
+
+
+def test_paths_mean_the_same_from_every_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    here = tmp_path.resolve()
+    whole = changed(data="npz:mine.npz", model="nets.py:make").complete()
+    assert (whole.data, whole.model) == (f"npz:{here / 'mine.npz'}", f"{here / 'nets.py'}:make")
+    other = changed(data="folder:a:b", model="package.nets:make").complete()
+    assert (other.data, other.model) == (f"folder:{here / 'a:b'}", "package.nets:make")
+    assert changed(data="digits").complete().data == "digits"
+
+
+def test_a_file_may_be_written_like_a_preset(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('about = "mine"\neps = "8/255"\n[method]\ntau = 0.01\n[methods.pgd]\nepochs = 3\n')
+    assert (read_settings(path).eps, read_settings(path).method["tau"]) == (8 / 255, 0.01)
+    assert (read_settings(path, "pgd").epochs, read_settings(path, "pgd").method) == (3, {"name": "pgd"})
+    for text, message in (
+        ("epoch = 3", "mine.toml: unknown setting 'epoch': did you mean 'epochs'"),
+        ("methods = 3", "mine.toml: methods must be tables"),
+        ("epochs = [", "mine.toml is not valid TOML"),
+    ):
+        path.write_text(text)
+        with pytest.raises(InputError, match=message):
+            read_settings(path)

@@ -1,0 +1,247 @@
+"""`fit` and `load`: one line from any data and any model to a trained one, and back from its folder."""
+
+from collections import OrderedDict
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from sihg.errors import InputError
+from sihg.robust import models
+from sihg.robust.methods import METHODS
+from sihg.robust.training import fit as module
+from sihg.robust.training.config import Settings, read_settings
+from sihg.robust.training.fit import fit, prepare
+from sihg.robust.training.trainer import Trainer
+from sihg.robust.training.weights import CheckpointWarning, load
+from sihg.store.lock import locked
+from sihg.store.run_folder import RunFolder
+from tests.robust.small import digits, settings
+
+QUICK: dict[str, dict[str, Any]] = {
+    **{name: {} for name in METHODS},
+    **{name: {"steps": 2} for name in ("msi-hg", "pgd", "dat", "trades")},
+    "free": {"replays": 2},
+    "yopo": {"outer": 2, "inner": 2},
+}
+
+
+class Pictures(Dataset[tuple[Tensor, int]]):
+    """A data set as people write them."""
+
+    classes = ("even", "odd")
+
+    def __init__(self) -> None:
+        few = digits(40)
+        self.x, self.y = few.floats(), few.y % 2
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        return self.x[i], int(self.y[i])
+
+
+def own_model(outputs: int = 2, inputs: int = 64) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, 8), nn.ReLU(), nn.Linear(8, outputs))
+
+
+def moved(before: dict[str, Tensor], model: nn.Module) -> bool:
+    return any(not torch.equal(before[name], t) for name, t in model.state_dict().items())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_model_of_ones_own_trains_with_every_method(method: str) -> None:
+    model, data = own_model(), Pictures()
+    if method == "yopo":
+        with pytest.raises(
+            InputError, match=r"YOPO needs a model with modules .stem .*Sequential has no stem and body"
+        ):
+            fit(model, data, method=method, eps=0.1, epochs=1)
+        model = nn.Sequential(OrderedDict(stem=nn.Conv2d(1, 2, 3), body=own_model(inputs=72)))
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    trained = fit(model, data, method=method, eps=0.1, epochs=1, batch_size=16, **QUICK[method])
+    assert trained.finished
+    assert trained.model is model  # in place
+    assert moved(before, model)
+    assert len(trained.history) == 1
+
+
+def test_pairs_of_tensors_and_arrays_are_the_same() -> None:
+    few = digits(30)
+    ends = []
+    for data in (few, (few.x, few.y), (few.x.numpy(), few.y.numpy()), (few.floats(), few.y)):
+        model = models.build("small-cnn", few.shape, 10, width=0.25)
+        fit(model, data, method="fgsm", eps=0.1, epochs=1)
+        ends.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    assert all(torch.equal(end, ends[0]) for end in ends[1:])
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_tables_without_bounds(norm: str) -> None:
+    draw = torch.Generator().manual_seed(0)
+    x = 5 * torch.randn(60, 4, generator=draw, dtype=torch.float64)
+    y = (x[:, 0] > 0).long()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2)).double()
+    trained = fit(model, (x, y), eps=0.3, tau=0.1, norm=norm, bounds=None, epochs=20, batch_size=10, steps=2, lr=0.1)
+    assert trained.history[-1]["accuracy"] > 0.85
+    assert trained.warnings == []
+    with pytest.raises(InputError, match=r"outside its bounds \[0, 1\]: scale the data, or pass the bounds it has"):
+        fit(model, (x, y), eps=0.3, epochs=1)
+
+
+def test_settings_reach_the_run(tmp_path: Path) -> None:
+    fit(
+        *(own_model(), Pictures()),
+        method="pgd",
+        eps=0.1,
+        out=tmp_path / "run",
+        epochs=1,
+        steps=3,
+        lr=0.01,
+        optimizer="adamw",
+        ramp=0.5,
+        schedule="cosine",
+        validation=10,
+    )
+    saved = Settings().with_values(RunFolder.open(tmp_path / "run").read_config())
+    assert saved.method == {"name": "pgd", "steps": 3, "ramp": 0.5, "statistics": "batch"}
+    assert (saved.optimizer["name"], saved.optimizer["lr"], saved.optimizer["theta"]) == ("adamw", 0.01, 0.0)
+    assert (saved.schedule["name"], saved.validation, saved.batch_size) == ("cosine", 10, 40)
+    assert saved == saved.complete()
+    with pytest.raises(InputError, match="unknown setting 'epoch': did you mean 'epochs'"):
+        fit(own_model(), Pictures(), eps=0.1, epoch=1)
+    with pytest.raises(InputError, match="method 'fgsm' has no setting 'tau', which belongs to msi-hg"):
+        fit(own_model(), Pictures(), method="fgsm", eps=0.1, tau=1)
+
+
+def test_a_folder_is_used_once_at_a_time(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"method": "natural", "eps": 0.1, "epochs": 1}
+    in_use: list[str] = []
+
+    def try_to_lock(event: str, _about: dict[str, Any]) -> None:
+        if event == "epoch":
+            with pytest.raises(InputError, match="is in use by process") as error, locked(tmp_path):
+                pass
+            in_use.append(str(error.value))
+
+    fit(own_model(), Pictures(), out=tmp_path, tell=try_to_lock, **options)
+    assert len(in_use) == 1
+    with pytest.raises(InputError, match="already has a run: go on with resume=True, replace it with overwrite=True"):
+        fit(own_model(), Pictures(), out=tmp_path, **options)
+    assert fit(own_model(), Pictures(), out=tmp_path, overwrite=True, **options).finished
+
+
+def test_own_models_are_loaded_into_a_model_of_ones_own(tmp_path: Path) -> None:
+    trained = fit(own_model(), Pictures(), method="natural", eps=0.1, out=tmp_path, epochs=1, ema=0.5)
+    with pytest.raises(InputError, match=r"has trained a Sequential of yours: pass one to fill, model="):
+        load(tmp_path)
+    found = load(tmp_path, model=own_model())
+    assert all(torch.equal(t, trained.model.state_dict()[name]) for name, t in found.state_dict().items())
+    with pytest.raises(
+        InputError, match=r"do not fit this Sequential \(size mismatch.*give the model that was trained"
+    ):
+        load(tmp_path, model=own_model(outputs=3))
+
+
+def test_a_run_given_by_its_settings_alone_comes_back(tmp_path: Path) -> None:
+    chosen = settings(samples=60, epochs=1, steps=1, model="preact-resnet8", width=1 / 8)
+    folder = module.new_folder(tmp_path, chosen)
+    run = prepare(chosen, folder=folder, tell=lambda _event, _about: None)
+    assert isinstance(run, Trainer)
+    assert (len(run.train), run.held_out) == (60, None)
+    trained = run.run()
+    found = load(tmp_path)
+    assert found.state_dict().keys() == trained.model.state_dict().keys()
+    assert all(torch.equal(t, trained.model.state_dict()[name]) for name, t in found.state_dict().items())
+
+
+def test_a_damaged_checkpoint_is_not_skipped_in_silence(tmp_path: Path) -> None:
+    fit(own_model(), Pictures(), method="natural", eps=0.1, out=tmp_path, epochs=2)
+    newest = max((tmp_path / "checkpoints").glob("last-*"))
+    (newest / "weights.safetensors").unlink()
+    with pytest.warns(
+        CheckpointWarning, match=f"skipped damaged checkpoint {newest.name}: weights.safetensors is missing"
+    ):
+        load(tmp_path, model=own_model())
+
+
+def test_a_call_that_is_refused_costs_no_earlier_run_and_leaves_no_folder(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"method": "natural", "eps": 0.1, "epochs": 1}
+    fit(own_model(), Pictures(), out=tmp_path / "run", **options)
+    kept = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
+    for wrong, message in (
+        ({"evaluate_with": "pgd"}, "unknown attack 'pgd'"),
+        ({"validation": 40}, "validation holds out 40 of 40 samples"),
+        ({"optimizer": "sdg"}, "unknown optimizer 'sdg'"),
+    ):
+        for out in (tmp_path / "run", tmp_path / "new"):
+            with pytest.raises(InputError, match=message):
+                fit(own_model(), Pictures(), out=out, overwrite=True, **options, **wrong)
+    assert {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()} == kept
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_run_that_fails_before_its_first_checkpoint_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_args: Any, **_options: Any) -> None:
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr("sihg.robust.training.trainer.write_checkpoint", broken)
+    with pytest.raises(RuntimeError, match="a fault"):
+        fit(own_model(), Pictures(), out=tmp_path / "run", method="natural", eps=0.1, epochs=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_memory_files_live_in_the_folder(tmp_path: Path) -> None:
+    trained = fit(own_model(), Pictures(), out=tmp_path / "run", eps=0.1, epochs=1, steps=1, memory_files=True)
+    assert trained.finished
+    assert (tmp_path / "run" / "memory" / "memory.json").is_file()
+
+
+def test_of_many_keys_that_do_not_fit_three_are_named(tmp_path: Path) -> None:
+    fit(own_model(), Pictures(), method="natural", eps=0.1, out=tmp_path, epochs=1)
+    deep = nn.Sequential(nn.Flatten(), nn.Linear(64, 2), *(nn.Linear(2, 2) for _ in range(8)))
+    with pytest.raises(InputError, match=r"\(Missing key\(s\) in state_dict: \S+, \S+, \S+ and 11 more\): give"):
+        load(tmp_path, model=deep)
+
+
+def test_a_run_of_fit_goes_on_with_fit(tmp_path: Path) -> None:
+    """To the weights of the uninterrupted run; the command line says how."""
+
+    def stop(event: str, about: dict[str, Any]) -> None:
+        if event == "epoch" and about["epoch"] == 2:
+            raise KeyboardInterrupt
+
+    common: dict[str, Any] = {"method": "pgd", "eps": 0.1, "epochs": 4, "steps": 2}
+    model = own_model()
+    twin = deepcopy(model)
+    whole = fit(model, Pictures(), **common)
+    with pytest.raises(KeyboardInterrupt):
+        fit(twin, Pictures(), **common, out=tmp_path / "run", tell=stop)
+    rest = fit(own_model(), Pictures(), **common, out=tmp_path / "run", resume=True)
+    assert rest.finished
+    assert len(rest.history) < 4
+    for a, b in zip(whole.model.parameters(), rest.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    with pytest.raises(InputError, match=r"go on with sihg.fit\(..., out=..., resume=True\)"):
+        prepare(read_settings(tmp_path / "run" / "config.toml"), tell=lambda *_: None)
+    with pytest.raises(InputError, match="resume needs the run folder to go on with: give it as out"):
+        fit(own_model(), Pictures(), **common, resume=True)
+
+
+def test_too_many_held_out_samples_are_refused() -> None:
+    with pytest.raises(InputError, match=r"validation holds out 30 of 40 samples, .* such as --validation 4"):
+        fit(own_model(), Pictures(), eps=0.1, samples=40, validation=30)
+
+
+def test_a_search_of_a_threshold_is_refused_before_it_begins(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"this Sequential has no Threshold"):
+        fit(own_model(), Pictures(), eps=0.1, epochs=1, search="threshold", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

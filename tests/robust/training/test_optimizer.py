@@ -1,0 +1,161 @@
+"""The optimiser that methods are handed: what it does with a gradient, in which order, and what it refuses."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from sihg.core.hybrid import HybridGradient
+from sihg.errors import InputError, NotFiniteError, UnknownNameError
+from sihg.robust.training.optimizer import TrainingOptimizer, build_optimizer
+from sihg.robust.training.schedules import Constant, Cyclic
+
+
+class One(nn.Module):
+    """One parameter, whose gradients the tests choose."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(2, dtype=torch.float64))
+
+
+def plain(model: nn.Module, lr: float = 1.0, theta: float = 0.0) -> HybridGradient:
+    return build_optimizer(model, {"name": "sgd", "lr": lr}, theta)
+
+
+def give(model: One, *gradient: float) -> None:
+    model.w.grad = torch.tensor(gradient, dtype=torch.float64)
+
+
+def test_clipping_bounds_the_step() -> None:
+    model = One()
+    optimizer = TrainingOptimizer(model, plain(model), Constant(1.0), clip=0.5)
+    give(model, 3.0, 4.0)
+    optimizer.step()
+    torch.testing.assert_close(model.w.data, torch.tensor([-0.3, -0.4], dtype=torch.float64), rtol=1e-6, atol=0)
+    before = model.w.detach().clone()
+    give(model, 0.3, 0.0)
+    optimizer.step()
+    torch.testing.assert_close(before - model.w.data, torch.tensor([0.3, 0.0], dtype=torch.float64))  # short ones stay
+
+
+def test_the_schedule_the_hybrid_gradient_and_the_average_by_hand() -> None:
+    model = One()
+    schedule = Cyclic([(0, 0.5), (2, 1.5)])
+    optimizer = TrainingOptimizer(model, plain(model, 1.5, theta=1.0), schedule, ema=0.75)
+    optimizer.at(0.0)
+    give(model, 1.0, 0.0)
+    optimizer.step()  # the first: w = -0.5 g, and the average starts there
+    assert model.w.tolist() == [-0.5, 0.0]
+    optimizer.at(1.0)
+    give(model, 2.0, 1.0)
+    optimizer.step()  # w -= 1.0 (2 g - g_before)
+    assert optimizer.lr == 1.0
+    assert model.w.tolist() == [-3.5, -2.0]
+    assert optimizer.average is not None
+    assert optimizer.evaluated is optimizer.average.module
+    assert optimizer.evaluated.get_parameter("w").tolist() == [0.75 * -0.5 + 0.25 * -3.5, 0.25 * -2.0]
+
+
+def test_without_an_average_the_model_itself_is_evaluated() -> None:
+    model = One()
+    assert TrainingOptimizer(model, plain(model), Constant(1.0)).evaluated is model
+
+
+def test_parts_add_up_to_one_step() -> None:
+    model = One()
+    optimizer = TrainingOptimizer(model, plain(model), Constant(1.0))
+    optimizer.at(0.0, parts=3)
+    for part in range(3):
+        optimizer.zero_grad()
+        assert (part == 0) == (model.w.grad is None)
+        (model.w * torch.tensor([1.0, part])).sum().backward()
+        optimizer.step()
+        assert (model.w[0] == 0) == (part < 2)
+    assert model.w.tolist() == [-3.0, -3.0]
+    optimizer.zero_grad()
+    assert model.w.grad is None
+
+
+def test_parts_that_were_cut_short_are_forgotten() -> None:
+    model = One()
+    optimizer = TrainingOptimizer(model, plain(model), Constant(1.0))
+    optimizer.at(0.0, parts=2)
+    give(model, 7.0, 7.0)
+    optimizer.step()
+    optimizer.at(0.0, parts=1)
+    optimizer.zero_grad()
+    give(model, 1.0, 0.0)
+    optimizer.step()
+    assert model.w.tolist() == [-1.0, 0.0]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_gradient_that_is_no_number_changes_nothing(bad: float) -> None:
+    model = One()
+    optimizer = TrainingOptimizer(model, plain(model, theta=1.0), Constant(0.25), ema=0.5, clip=1.0)
+    optimizer.at(1.5)
+    give(model, 1.0, bad)
+    with pytest.raises(
+        NotFiniteError, match=r"not finite, after 1.50 epochs, at learning rate 0.25: start a new run with a lower lr"
+    ):
+        optimizer.step()
+    assert model.w.tolist() == [0.0, 0.0]
+    assert optimizer.inner.previous == {}
+
+
+def test_parameters_without_a_gradient_stay() -> None:
+    model = nn.ModuleDict({"used": nn.Linear(2, 1), "unused": nn.Linear(2, 1)})
+    before = {name: t.clone() for name, t in model["unused"].state_dict().items()}
+    optimizer = TrainingOptimizer(model, plain(model, theta=1.0), Constant(1.0))
+    model["used"](torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    assert all(torch.equal(before[name], t) for name, t in model["unused"].state_dict().items())
+
+
+def test_optimisers_by_name_with_their_options() -> None:
+    model = nn.Linear(2, 1)
+    adam = build_optimizer(model, {"name": "AdamW", "lr": 0.1, "betas": [0.5, 0.6], "theta": 9.0}, 0.5)
+    assert isinstance(adam.inner, torch.optim.AdamW)
+    assert adam.param_groups[0]["betas"] == (0.5, 0.6)
+    assert adam.theta == 0.5
+
+
+def test_what_an_optimiser_does_not_take_is_named() -> None:
+    model = nn.Linear(2, 1)
+    with pytest.raises(UnknownNameError, match=r"unknown optimizer 'sdg': choose from .*adamw.*sgd"):
+        build_optimizer(model, {"name": "sdg"}, 0.0)
+    with pytest.raises(InputError, match=r"optimizer 'adam' has no option 'momentum': it has lr, betas"):
+        build_optimizer(model, {"name": "adam", "momentum": 0.9}, 0.0)
+    with pytest.raises(InputError, match=r"optimizer 'sgd' refuses its options .*Invalid learning rate"):
+        build_optimizer(model, {"name": "sgd", "lr": -1.0}, 0.0)
+    with pytest.raises(InputError, match="refuses its options"):
+        build_optimizer(model, {"name": "sgd", "lr": 0.1, "nesterov": True}, 0.0)
+    with pytest.raises(InputError, match="must step without a closure"):
+        build_optimizer(model, {"name": "lbfgs"}, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "adamw", "betas": [0.9]}, r"optimizer.betas must be 2 numbers such as \[0.9, 0.999\], got \(0.9,\)"),
+        ({"name": "adamw", "betas": 0.9}, "optimizer.betas must be 2 numbers"),
+        ({"name": "sparseadam"}, r"'sparseadam' refuses .*does not support dense gradients.*take another optimiser"),
+        (
+            {"name": "sgd", "lr": 0.1, "momentum": 0.9, "nesterov": "maybe"},
+            "nesterov must be true or false, got 'maybe'",
+        ),
+        (
+            {"name": "sgd", "lr": 0.1, "weight_decay": math.nan},
+            "weight_decay must be finite, got nan: leave it out for 0",
+        ),
+        ({"name": "adam", "betas": [0.9, math.inf]}, "betas must be finite"),
+        ({"name": "sgd", "lr": "abc"}, "optimizer 'sgd' refuses its options"),
+        ({"name": "adam", "capturable": True}, "optimizer 'adam' refuses its options .*capturable"),
+    ],
+)
+def test_what_would_fail_or_pass_in_silence_later_is_refused_now(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        build_optimizer(nn.Linear(2, 1), options, 0.0)

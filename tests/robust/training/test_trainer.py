@@ -1,0 +1,364 @@
+"""The trainer: what a run leaves behind, its best checkpoint, accumulation, and runs that leave the numbers."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from sihg.errors import InputError, NotFiniteError, UnknownNameError
+from sihg.robust import data
+from sihg.robust.attacks.runner import run_attacks
+from sihg.robust.data.batches import epoch_batches
+from sihg.robust.data.samples import Samples, as_samples
+from sihg.robust.evaluation.evaluate import planned
+from sihg.robust.threat import Ball
+from sihg.robust.training.fit import split_off
+from sihg.robust.training.trainer import COLUMNS, MEMORY_COLUMNS, Trainer
+from sihg.robust.training.weights import load
+from sihg.store.checkpoint import newest_checkpoint, verify_checkpoint
+from sihg.store.tables import read_json_lines, read_table
+from tests.robust.small import STEPS, N, digits, fingerprint, settings, trainer
+
+
+@pytest.fixture(autouse=True)
+def _a_quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody pulls the plug here."""
+    monkeypatch.setattr("os.fsync", lambda _handle: None)
+
+
+def test_a_run_leaves_a_row_an_epoch(tmp_path: Path) -> None:
+    heard: list[tuple[str, dict[str, Any]]] = []
+    chosen = settings(steps=2, epochs=2, schedule="cosine")
+    trained = trainer(chosen, tmp_path, lambda event, about: heard.append((event, about))).run()
+    rows = read_table(tmp_path / "metrics.csv")
+    assert tuple(rows[0]) == COLUMNS
+    assert [(r["epoch"], r["step"], r["passes"]) for r in rows] == [
+        ("1", "4", "3.0"),
+        ("2", "8", "6.0"),
+    ]  # T + 1 a sample
+    assert [float(r["loss"]) for r in rows] == [r["loss"] for r in trained.history]
+    assert [e["event"] for e in read_json_lines(tmp_path / "log.jsonl")] == ["epoch", "epoch"]
+    assert [event for event, _ in heard] == 2 * [*STEPS * ["step"], "epoch"]
+    assert [(a["step"], a["steps"]) for e, a in heard if e == "step"] == [(i, 8) for i in range(1, 9)]
+    assert (trained.finished, trained.stopped, trained.best) == (True, "2 epochs done", None)
+    assert not trained.model.training
+
+
+def test_metrics_are_means_over_all_samples_of_the_epoch() -> None:
+    chosen = settings(method="natural", epochs=1, lr=1e-12)  # the weights stay, so the epoch can be computed at once
+    run = trainer(chosen)
+    (row,) = run.run().history
+    samples = digits()
+    logits = run.model(samples.floats()).detach()
+    assert row["loss"] == pytest.approx(float(nn.functional.cross_entropy(logits, samples.y)), rel=1e-5)
+    assert row["accuracy"] == pytest.approx(float((logits.argmax(1) == samples.y).sum()) / N)
+    assert (row["moved"], row["saturated"], row["robust"], row["passes"]) == (None, None, None, 1.0)
+
+
+def test_the_global_generator_is_left_alone() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    trainer(settings(steps=1, epochs=1)).run()
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_the_seed_decides_and_nothing_else() -> None:
+    runs = []
+    for seed in (1, 1, 2):
+        run = trainer(settings(steps=1, epochs=1, seed=seed, crop=1))
+        run.run()
+        runs.append(fingerprint(run))
+    assert runs[0] == runs[1] != runs[2]
+
+
+# ---- held-out samples and the best checkpoint
+
+
+def test_held_out_samples_are_never_trained_on() -> None:
+    chosen = settings(validation=20, samples=80)
+    samples = as_samples((torch.arange(N, dtype=torch.float64)[:, None] / N, torch.arange(N) % 10))
+    train, held = split_off(samples, chosen)
+    assert held is not None
+    assert (len(train), len(held)) == (60, 20)
+    seen = [
+        batch.x for e in range(3) for batch in epoch_batches(train, size=32, seed=0, epoch=e, first=0, augment=None)
+    ]
+    assert set(torch.cat(seen).flatten().tolist()) == set(train.x.flatten().tolist())
+    assert set(train.x.flatten().tolist()).isdisjoint(held.x.flatten().tolist())
+    whole, nothing = split_off(samples, settings(samples=N))
+    assert (len(whole), nothing) == (N, None)
+    with pytest.raises(InputError, match="cannot take 101 samples of data, which has 100: lower samples"):
+        split_off(samples, settings(samples=N + 1))
+    with pytest.raises(InputError, match="validation holds out 100 of 100 samples"):
+        split_off(samples, settings(validation=N))
+
+
+def test_test_samples_may_be_watched_as_in_the_paper() -> None:
+    samples, test = data.load("digits")
+    chosen = settings(validation=50, validate_on="test")
+    train, watched = split_off(samples, chosen, test)
+    again = split_off(samples, chosen.with_values({"seed": 7}), test)[1]
+    assert watched is not None
+    assert again is not None
+    assert len(train) == len(samples)
+    assert torch.equal(watched.x, again.x)  # every seed sees the same ones
+    assert {tuple(x.flatten().tolist()) for x in watched.x} <= {tuple(x.flatten().tolist()) for x in test.x}
+    assert watched.y.bincount().min() >= 4
+    whole = split_off(samples, settings(validation=len(test), validate_on="test"), test)[1]
+    assert whole is test
+    with pytest.raises(InputError, match="watches 398 test samples, but digits has 397: lower it"):
+        split_off(samples, settings(validation=398, validate_on="test"), test)
+    with pytest.raises(InputError, match="no test samples here"):
+        split_off(samples, chosen)
+    with pytest.raises(InputError, match="watches no sample, since validation is 0"):
+        settings(validate_on="test")
+    with pytest.raises(UnknownNameError, match="choose from train, test"):
+        settings(validate_on="both")
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.7])
+def test_best_holds_the_evaluated_weights_of_the_best_row(tmp_path: Path, ema: float) -> None:
+    evaluated: dict[int, dict[str, torch.Tensor]] = {}
+    chosen = settings(
+        steps=2, epochs=6, batch_size=10, eps=0.1, tau=0.1, lr=0.2, ema=ema, validation=20, evaluate_with="pgd-3"
+    )
+
+    def keep(event: str, row: dict[str, Any]) -> None:
+        if event == "epoch":
+            evaluated[row["epoch"]] = {k: v.clone() for k, v in run.optimizer.evaluated.state_dict().items()}
+
+    run = trainer(chosen, tmp_path, keep)
+    trained = run.run()
+    best = max(trained.history, key=lambda row: row["robust"])  # the first of several
+    assert trained.best == best
+    assert [p.name for p in (tmp_path / "checkpoints").glob("best-*")] == [f"best-{best['step']:08d}"]
+    for name, row in (("best", best), ("last", trained.history[-1])):
+        found = load(tmp_path, checkpoint=name)
+        assert not found.training
+        expected = evaluated[row["epoch"]]
+        assert found.state_dict().keys() == expected.keys()
+        assert all(torch.equal(t, expected[key]) for key, t in found.state_dict().items())
+    held = split_off(digits(), chosen)[1]
+    assert held is not None
+    ball, names, seed = Ball(0.1), ["natural", "pgd-3"], best["epoch"] - 1
+    again = run_attacks(load(tmp_path, checkpoint="best"), held, planned(names, ball), seed=seed)
+    assert [o.accuracy for o in again] == [best["natural"], best["robust"]]
+    if ema:
+        raw = run.model.state_dict()
+        assert any(not torch.equal(raw[key], t) for key, t in trained.model.state_dict().items())
+
+
+def test_evaluations_come_as_often_as_asked_and_at_the_end() -> None:
+    chosen = settings(method="natural", epochs=5, validation=20, evaluate_every=3, evaluate_with="pgd-1")
+    history = trainer(chosen).run().history
+    assert [row["robust"] is not None for row in history] == [False, False, True, False, True]
+    seconds = [row["evaluation_seconds"] for row in history]
+    assert seconds[1] == 0 < seconds[2] == seconds[3] < seconds[4]
+
+
+# ---- accumulation
+
+
+def double(n: int = 60) -> Samples:
+    few = digits(n)
+    return as_samples((few.floats().double(), few.y), classes=few.classes)
+
+
+def linear_model(bias: float = 0.0) -> nn.Module:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 10)).double()
+    with torch.no_grad():
+        for number, p in enumerate(model.parameters()):
+            p.copy_(torch.sin(torch.arange(p.numel(), dtype=torch.float64) + number).view_as(p) / 8 + bias)
+    return model
+
+
+@pytest.mark.parametrize("parts", [2, 3, 7])
+def test_parts_of_a_batch_give_the_whole_step(parts: int) -> None:
+    ends = []
+    for accumulate in (1, parts):
+        chosen = settings(
+            method="natural", epochs=2, batch_size=25, accumulate=accumulate, weight_decay=0.01, theta=0.5
+        )
+        run = Trainer(linear_model(), double(), chosen)
+        ended = run.run()
+        ends.append((run, ended.history))
+    (whole, history), (split, split_history) = ends
+    for a, b in zip(whole.model.parameters(), split.model.parameters(), strict=True):
+        assert b.dtype == torch.float64
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+    for row, other in zip(history, split_history, strict=True):
+        assert other["passes"] == row["passes"] == row["epoch"]
+        assert other["loss"] == pytest.approx(row["loss"], rel=1e-10)
+        assert other["accuracy"] == row["accuracy"]
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"method": "pgd", "steps": 3},
+        {"method": "fast"},
+        {"method": "trades", "steps": 2},
+        {"steps": 3, "memory": "fp32"},
+        {"steps": 2, "memory": "fp32", "fresh": 0.5, "crop": 1, "augment_delta": "independent"},
+        {"steps": 2, "memory": "fp32", "implicit": "proximal", "flip": True},
+    ],
+)
+def test_parts_of_a_batch_attack_as_the_whole_does(values: dict[str, Any], norm: str) -> None:
+    """Their noise is drawn for the whole batch, so that the run is the same but for rounding."""
+    ends = []
+    for accumulate in (1, 3):
+        shared = {"epochs": 2, "batch_size": 25, "norm": norm, "eps": 0.2}
+        run = Trainer(linear_model(), double(), settings(**shared, **values, accumulate=accumulate))
+        history = run.run().history
+        ends.append((torch.cat([p.detach().flatten() for p in run.model.parameters()]), history[-1]["loss"]))
+    (whole, loss), (split, split_loss) = ends
+    torch.testing.assert_close(split, whole, rtol=0, atol=1e-6)
+    assert split_loss == pytest.approx(loss, rel=1e-6)
+    start = torch.cat([p.detach().flatten() for p in linear_model().parameters()])
+    assert float((whole - start).abs().max()) > 1e-2
+
+
+def test_batches_smaller_than_their_parts() -> None:
+    chosen = settings(method="fgsm", epochs=1, batch_size=59, accumulate=8)  # the last batch has one sample
+    (row,) = Trainer(linear_model(), double(), chosen).run().history
+    assert (row["step"], row["passes"]) == (2, 2.0)
+
+
+def test_free_cannot_be_split_into_parts() -> None:
+    with pytest.raises(InputError, match="accumulate = 2 does not go with free"):
+        trainer(settings(method="free", accumulate=2))
+
+
+def test_clipping_bounds_every_step() -> None:
+    before: list[torch.Tensor] = []
+    steps: list[float] = []
+
+    def measure(event: str, _about: dict[str, Any]) -> None:
+        now = torch.cat([p.detach().flatten() for p in run.model.parameters()])
+        if event == "step" and before:
+            steps.append(float((now - before[-1]).norm()))
+        before.append(now)
+
+    chosen = settings(method="fgsm", epochs=1, clip=1e-3, optimizer={"name": "sgd", "lr": 0.5})
+    run = trainer(chosen, tell=measure)
+    run.run()
+    assert steps
+    assert max(steps) <= 0.5e-3 * (1 + 1e-3)
+    assert max(steps) > 0.4e-3  # and the gradients were longer
+
+
+# ---- numbers
+
+
+@pytest.mark.parametrize("method", ["msi-hg", "pgd", "natural", "free", "dat"])
+@pytest.mark.parametrize("validation", [0, 20])
+def test_a_huge_learning_rate_is_named_with_its_remedy(tmp_path: Path, method: str, validation: int) -> None:
+    chosen = settings(method=method, lr=1e30, validation=validation, batch_size=100 if validation else 32)
+    run = trainer(chosen, tmp_path)
+    with pytest.raises(
+        NotFiniteError,
+        match=r"^the .*after \d.\d\d epochs, at learning rate 1e\+30: start a new run with a lower lr, or with clip$",
+    ):
+        run.run()
+    checkpoint, skipped = newest_checkpoint(tmp_path / "checkpoints", "last")
+    assert skipped == []
+    assert all(torch.isfinite(t).all() for t in checkpoint.tensors["weights"].values())
+    if run.memory is not None:
+        assert torch.isfinite(run.memory.read(torch.arange(len(run.train)), run.progress.epoch + 1)).all()
+    assert trainer(chosen, tmp_path, again=True).resume() == []
+    assert verify_checkpoint(checkpoint.path) == []
+
+
+@pytest.mark.parametrize("method", ["msi-hg", "free", "dat", "trades", "natural", "fast"])
+def test_float64_stays_float64(method: str) -> None:
+    run = Trainer(linear_model(), double(), settings(method=method, epochs=1, ema=0.5, validation=0))
+    trained = run.run()
+    assert {p.dtype for p in trained.model.parameters()} == {torch.float64}
+    assert {p.dtype for p in run.model.parameters()} == {torch.float64}
+    assert {t.dtype for s in run.optimizer.inner.state.values() for t in s.values() if t is not None} == {torch.float64}
+
+
+# ---- what is refused before anything is trained
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"memory_files": True}, "memory_files needs a run folder: give one"),
+        ({"memory": "int2"}, "unknown dtype of the memory 'int2' .*: choose from int8, fp16, fp32"),
+        ({"device": "cuda:99"}, r"device 'cuda:99' cannot be used here \(.*\): take cpu"),
+        ({"device": "gpu"}, r"device 'gpu' cannot be used here"),
+        ({"evaluate_with": "pgd10"}, "unknown attack 'pgd10'"),
+        ({"eps": 8}, "eps 8 is more than the whole range of the data"),
+        ({"bounds": (0.2, 1)}, r"x goes from 0 to 1, outside its bounds \[0.2, 1\]"),
+        ({"crop": 8}, "augmentation moves images"),
+        ({"optimizer": "sdg"}, "unknown optimizer 'sdg'"),
+        ({"schedule": "cyclic"}, "cyclic schedule needs the option 'points'"),
+        ({"norm": "l1"}, "unknown norm 'l1'"),
+        ({"statistics": "none"}, "unknown statistics 'none'"),
+    ],
+)
+def test_mistakes_are_found_at_once(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        trainer(settings(**values)).run()
+
+
+def test_models_that_do_not_fit_the_data() -> None:
+    with pytest.raises(InputError, match=r"does not take samples of shape \(1, 8, 8\)"):
+        trainer(settings(), model=nn.Linear(3, 10))
+    with pytest.raises(InputError, match=r"digits has 10 classes .*, the model 5 outputs: labels count from 0"):
+        trainer(settings(), model=nn.Sequential(nn.Flatten(), nn.Linear(64, 5)))
+
+
+def bn_model(*, spatial: bool = False) -> nn.Module:
+    if spatial:
+        return nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 10))
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
+
+
+def test_batch_normalisation_of_a_single_sample_is_refused_at_once() -> None:
+    for values in ({"batch_size": 33}, {"batch_size": 1}, {"batch_size": 50, "accumulate": 30}):
+        with pytest.raises(
+            InputError, match=r"needs more than 1 sample, .*100 samples in batches of .*another batch_siz"
+        ):
+            trainer(settings(method="natural", **values), model=bn_model())
+    model = bn_model(spatial=True)  # has many pixels a sample
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    run = trainer(settings(method="natural", batch_size=33, epochs=1), model=model)
+    assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())  # looking changes nothing
+    assert run.run().finished
+    assert trainer(settings(method="natural", epochs=1), model=bn_model()).run().finished
+
+
+def test_the_memory_has_its_table(tmp_path: Path) -> None:
+    for norm, eps in (("linf", 0.25), ("l2", 1.0)):
+        path = tmp_path / norm
+        run = trainer(settings(steps=3, epochs=2, norm=norm, eps=eps, tau=eps / 2), path)
+        history = run.run().history
+        rows = read_table(path / "memory.csv")
+        assert tuple(rows[0]) == MEMORY_COLUMNS
+        assert [row["epoch"] for row in rows] == ["1", "2"]
+        assert [(float(r["moved"]), float(r["saturated"])) for r in rows] == [
+            (h["moved"], h["saturated"]) for h in history
+        ]
+        assert run.memory is not None
+        stored = run.memory.read(torch.arange(N), 2) / eps
+        sizes = (stored.abs() if norm == "linf" else stored.flatten(1).norm(dim=1)).flatten().tolist()
+        for k, name in enumerate(MEMORY_COLUMNS[3:]):
+            share = sum(k <= 10 * size < k + 1 or (k == 9 and size >= 1) for size in sizes) / len(sizes)
+            assert float(rows[1][name]) == pytest.approx(share, abs=1e-3)
+        assert sum(float(rows[1][name]) for name in MEMORY_COLUMNS[3:]) == pytest.approx(1)
+    trainer(settings(method="natural", epochs=1), tmp_path / "natural").run()
+    assert not (tmp_path / "natural" / "memory.csv").exists()
+
+
+def test_a_best_checkpoint_needs_held_out_samples(tmp_path: Path) -> None:
+    trainer(settings(method="natural", epochs=1), tmp_path).run()
+    with pytest.raises(InputError, match="has no best checkpoint"):
+        load(tmp_path, checkpoint="best")
+    with pytest.raises(UnknownNameError, match="unknown checkpoint 'first': choose from last, best"):
+        load(tmp_path, checkpoint="first")
