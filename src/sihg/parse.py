@@ -3,10 +3,11 @@
 import tomllib
 from collections.abc import Iterable
 from fractions import Fraction
+from typing import Any
 
 from sihg.errors import InputError
 
-Value = bool | int | float | str | list["Value"]  # what a setting in a TOML file or on the command line can be
+Value = bool | int | float | str | list[Any]  # what a setting in a TOML file or on the command line can be
 Number = float | str  # a number, or text such as "8/255"
 TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
 

@@ -1,0 +1,480 @@
+"""A typed class for every file that a run, an evaluation, a grid or a solve leaves. Needs no torch.
+
+Records are msgspec structs: types are checked on reading, and a mistake becomes one sentence that names the field.
+Each file has one writer and one reader. `format` is the version of a file's layout; a file without it has format 1.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self, TypeVar
+
+import msgspec
+
+from sihg.errors import InputError
+from sihg.parse import Value
+from sihg.store.files import write_text
+from sihg.store.toml import from_toml, to_toml
+
+FORMAT = 1  # of every record that this version writes
+NOT_SET = "none"  # how a TOML file says that a setting has no value
+MAX_DIFFERENCES_NAMED = 3
+Json = Value | dict[str, Any] | None
+Bounds = tuple[float, float]
+Settings = dict[str, Value]  # by dotted name, such as optimizer.lr
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of what is written as one JSON file."""
+
+    format: int = FORMAT
+
+
+# ---- a run: config.toml, environment.json, metrics.csv, memory.csv, log.jsonl, and the state in a checkpoint
+
+
+class RunConfig(Record, frozen=True, kw_only=True):
+    """The settings of a run, by dotted name; "none" stands for a setting without a value."""
+
+    settings: Settings
+
+    @property
+    def method(self) -> str:
+        """The name of the method."""
+        return str(self.settings.get("method.name", ""))
+
+    def number(self, name: str) -> float | None:
+        """Return a numeric setting; None if it is not set or not a number."""
+        value = self.settings.get(name)
+        return float(value) if isinstance(value, int | float) else None
+
+    def text(self, name: str) -> str:
+        """Return a setting as text; empty if it is not set."""
+        value = self.settings.get(name, NOT_SET)
+        return "" if value == NOT_SET else str(value)
+
+
+class Environment(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """What a result was made with. Records of other programs may leave any of it out."""
+
+    python: str = ""
+    sihg: str = ""
+    torch: str = ""
+    numpy: str = ""
+    processor: str = ""
+    cores: str = ""
+    threads: int | None = None
+    dtype: str | None = None
+    data_folder: str | None = None
+
+
+class MetricsRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of metrics.csv: what one epoch came to. Accuracies are shares from 0 to 1."""
+
+    epoch: int
+    step: int
+    loss: float | None
+    accuracy: float | None  # on what the method trained on
+    natural: float | None = None  # of the held-out set
+    robust: float | None = None
+    lr: float | None = None
+    passes: float | None = None  # forward-backward passes per sample so far
+    moved: float | None = None  # mean move of the stored perturbations, in units of eps
+    saturated: float | None = None  # share of their entries on the boundary
+    seconds: float | None = None
+    evaluation_seconds: float | None = None
+    extra: dict[str, float | None] = {}  # columns that a method adds
+
+    def cells(self) -> dict[str, float | None]:
+        """Return the row as columns of the table."""
+        return {name: getattr(self, name) for name in METRICS_COLUMNS} | self.extra
+
+    @classmethod
+    def from_cells(cls, cells: Mapping[str, str | float | None]) -> Self:
+        """Convert the cells of a table, in which an empty text is a missing value."""
+        own = {name: cells[name] for name in cls.__struct_fields__ if cells.get(name) not in (None, "")}
+        extra = {name: value for name, value in cells.items() if name not in cls.__struct_fields__}
+        own["extra"] = {name: None if value in (None, "") else value for name, value in extra.items()}  # type: ignore[assignment]
+        return msgspec.convert({"loss": None, "accuracy": None, **own}, cls, strict=False)
+
+
+METRICS_COLUMNS = tuple(name for name in MetricsRow.__struct_fields__ if name != "extra")
+HISTOGRAM_BINS = 10  # of |delta| / eps, in memory.csv
+MEMORY_COLUMNS = (
+    *("epoch", "moved", "saturated"),
+    *(f"to_{k / HISTOGRAM_BINS:g}" for k in range(1, HISTOGRAM_BINS + 1)),
+)
+
+
+class LogEntry(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
+    """Base of the lines of log.jsonl."""
+
+    epoch: int
+
+
+class WarningEntry(LogEntry, frozen=True, kw_only=True, tag="warning"):
+    """A warning that was given while training."""
+
+    text: str
+
+
+class Tally(msgspec.Struct, kw_only=True):
+    """Sums over the epoch so far."""
+
+    samples: int = 0
+    loss: float = 0.0
+    hits: float = 0.0
+    moved: float | None = None
+    saturated: float | None = None
+    constant: float = 0.0  # samples predicted as the most frequent class of their batch
+    extra: dict[str, float] = {}  # sums of the columns that a method adds
+
+
+class MonitorState(msgspec.Struct, kw_only=True):
+    """What the warnings while training depend on."""
+
+    best: float = 0.0  # robust accuracy so far
+    said: list[str] = []  # kinds of warnings given
+
+
+class Progress(msgspec.Struct, kw_only=True):
+    """Where a run is: what a checkpoint keeps besides tensors."""
+
+    epoch: int = 0
+    number: int = 0  # batches of this epoch that are done
+    passes: float = 0.0  # forward-backward passes so far, times samples
+    seconds: float = 0.0
+    evaluation_seconds: float = 0.0
+    tally: Tally = msgspec.field(default_factory=Tally)
+    monitor: MonitorState = msgspec.field(default_factory=MonitorState, name="watch")
+    best: MetricsRow | None = None  # of the best held-out robust accuracy
+
+
+class DataIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """What it takes to rebuild the model without the data, and to recognise the data."""
+
+    shape: tuple[int, ...]
+    classes: tuple[str, ...]
+    samples: int = 0
+    sha256: str = ""
+
+
+class RunState(msgspec.Struct, frozen=True, kw_only=True):
+    """The state in a checkpoint `last-NUMBER`."""
+
+    progress: Progress
+    optimizer: Json
+    sizes: dict[str, int]  # bytes of the tables when the checkpoint was made
+    data: DataIdentity
+    settings: Settings = {}
+
+
+class BestState(msgspec.Struct, frozen=True, kw_only=True):
+    """The state in a checkpoint `best-NUMBER`."""
+
+    row: MetricsRow
+    data: DataIdentity
+
+
+# ---- an evaluation: evaluation/NAME.json
+
+
+class Check(msgspec.Struct, frozen=True):
+    """A check of an evaluation; docs/checks.md says when it fires and what to do."""
+
+    name: str
+    result: Literal["fine", "warning", "error", "not run"]
+    message: str = ""
+
+
+class AttackRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How the samples fared under one attack; `low` and `high` are the 95 % interval of the accuracy."""
+
+    attack: str
+    accuracy: float
+    low: float
+    high: float
+    samples: int
+    broken: int
+    passes: float
+    forwards: float
+    seconds: float
+    passes_per_sample: float
+    forwards_per_sample: float
+    proof: bool = False  # not an attack but a proof: the accuracy is a lower bound
+    remark: str = ""
+    attacked: int | None = None  # samples, where not all were
+    stages: tuple["AttackRow", ...] = ()
+
+
+class EvaluationHeader(Record, frozen=True, kw_only=True):
+    """Which weights were attacked on which samples, and how."""
+
+    weights: str
+    sha256: str
+    checkpoint: str
+    data: str
+    split: str
+    samples: int
+    of: int
+    seed: int
+    norm: str
+    bounds: Bounds | None
+    device: str
+    rule: str  # which iterates count
+
+
+class EvaluationRecord(EvaluationHeader, frozen=True, kw_only=True):
+    """Accuracy under attacks at one radius."""
+
+    eps: float
+    attacks: tuple[AttackRow, ...]
+    checks: tuple[Check, ...] = ()
+    checks_seconds: float = 0.0
+    environment: Environment = Environment()
+
+
+class CurveRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Accuracy under one attack at each radius."""
+
+    attack: str
+    accuracy: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    passes: float
+    forwards: float
+    seconds: float
+    proof: bool = False
+    remark: str = ""
+
+
+class CurveRecord(EvaluationHeader, frozen=True, kw_only=True):
+    """Accuracy under attacks at several radii."""
+
+    eps: tuple[float, ...]
+    curves: tuple[CurveRow, ...]
+    checks: tuple[Check, ...] = ()
+    environment: Environment = Environment()
+
+
+# ---- a grid: grid.toml
+
+
+class GridConfig(Record, frozen=True, kw_only=True):
+    """The settings of the runs in a folder, by method. The seeds are not kept: there may always be more."""
+
+    attacks: tuple[str, ...]
+    test_samples: int | Literal["all"]
+    threads: int
+    methods: dict[str, Settings]
+
+
+# ---- a solve: config.json, METHOD/row.json, summary.json, field.json, METHOD/history.json
+
+
+class SolveConfig(Record, frozen=True, kw_only=True):
+    """What `sihg solve` was asked."""
+
+    problem: str
+    options: dict[str, Value]
+    methods: tuple[str, ...]
+    iterations: int
+    seed: int
+    tolerance: float | None
+    record_every: int
+    steps: dict[str, float]
+
+
+class SolveRow(Record, frozen=True, kw_only=True):
+    """Where one method got to."""
+
+    method: str
+    iterations: int
+    w_gradients: int
+    delta_gradients: int
+    seconds: float
+    saddle_norm_squared: float | None
+    distance: float | None
+    sigma: float | None
+    tau: float | None
+    theta: float | None
+    source: str  # of the step sizes
+    bound: float | None  # of Theorem 1
+    stopped: str
+    warnings: tuple[str, ...] = ()
+
+
+class SolveSummary(Record, frozen=True, kw_only=True):
+    """Where all methods got to."""
+
+    problem: str
+    about: str
+    options: dict[str, Value]
+    n: int
+    dimension_w: int
+    dimension_delta: int
+    seed: int
+    iterations: int
+    command: str
+    environment: Environment
+    methods: tuple[SolveRow, ...]
+
+
+class SolveField(Record, frozen=True, kw_only=True):
+    """The descent-ascent direction on a grid, for problems with one number in w and one in delta."""
+
+    w: tuple[float, ...]
+    delta: tuple[float, ...]
+    dw: tuple[tuple[float | None, ...], ...]
+    ddelta: tuple[tuple[float | None, ...], ...]
+    solution: tuple[float, float] | None
+    box: tuple[float, float, float, float] | None
+
+
+# ---- reading and writing
+
+
+def read_record(path: Path, kind: type[R], remedy: str = "restore the file, or remove it") -> R:
+    """Read a JSON file as a record of this kind.
+
+    Args:
+        path: The file.
+        kind: The class of the record.
+        remedy: What the user can do, the end of the error message.
+
+    Raises:
+        InputError: The file is missing, not JSON, of a newer format, or has a field of another type.
+    """
+    return convert_record(_read_json(path, remedy), kind, path, remedy)
+
+
+def read_evaluation(path: Path, remedy: str = "evaluate again") -> EvaluationRecord | CurveRecord:
+    """Read evaluation/NAME.json, of a table or of a curve."""
+    content = _read_json(path, remedy)
+    if isinstance(content, dict) and "curves" in content:
+        return convert_record(content, CurveRecord, path, remedy)
+    return convert_record(content, EvaluationRecord, path, remedy)
+
+
+def convert_record(content: object, kind: type[R], source: object, remedy: str) -> R:
+    """Convert plain values to a record; `source` is named in the error."""
+    found = content.get("format", 1) if isinstance(content, Mapping) else 1
+    if found != FORMAT:
+        raise InputError(
+            f"{source} has format {found}, this version of sihg reads {FORMAT}: use the version that wrote it",
+            code="record-format",
+            format=found,
+        )
+    try:
+        return msgspec.convert(content, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise InputError(
+            f"{source} is not a valid {kind.__name__} ({error}): {remedy}", code="record-invalid", kind=kind.__name__
+        ) from error
+
+
+def write_record(path: Path, record: msgspec.Struct) -> Path:
+    """Write a record as JSON, whole or not at all."""
+    return write_text(path, record_text(record))
+
+
+def record_text(record: msgspec.Struct) -> str:
+    """Return a record as indented JSON."""
+    return json.dumps(msgspec.to_builtins(record), indent=1, allow_nan=False) + "\n"
+
+
+def _read_json(path: Path, remedy: str) -> Json:
+    try:
+        content: Json = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot read {path} ({why}): {remedy}", code="record-unreadable", path=path) from error
+    return content
+
+
+def read_run_config(path: Path) -> RunConfig:
+    """Read config.toml."""
+    table = from_toml(path)
+    layout = table.pop("format", 1)
+    return convert_record({"settings": flatten_settings(table), "format": layout}, RunConfig, path, "restore the file")
+
+
+def read_grid_config(path: Path) -> GridConfig:
+    """Read grid.toml."""
+    table = from_toml(path)
+    methods = table.get("methods", {})
+    if isinstance(methods, Mapping):
+        table["methods"] = {name: flatten_settings(settings) for name, settings in methods.items()}
+    return convert_record(table, GridConfig, path, "restore the file")
+
+
+def write_grid_config(path: Path, config: GridConfig) -> Path:
+    """Write grid.toml."""
+    note = "# The settings of the runs here. `sihg reproduce` may add methods and seeds, and changes nothing else.\n"
+    table = msgspec.to_builtins(config)
+    table["methods"] = {name: nest_settings(settings) for name, settings in config.methods.items()}
+    return write_text(path, note + to_toml(table))
+
+
+# ---- settings by dotted name
+
+
+def flatten_settings(table: Mapping[str, object], prefix: str = "") -> Settings:
+    """Convert nested tables to one table of dotted names; tuples become lists and None becomes "none".
+
+    >>> flatten_settings({"eps": 0.1, "optimizer": {"name": "sgd", "lr": 0.05}})
+    {'eps': 0.1, 'optimizer.name': 'sgd', 'optimizer.lr': 0.05}
+    """
+    flat: Settings = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            flat |= flatten_settings(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = _as_value(value)
+    return flat
+
+
+def _as_value(value: object) -> Value:
+    if isinstance(value, list | tuple):
+        return [_as_value(item) for item in value]
+    return value if isinstance(value, bool | int | float | str) else NOT_SET if value is None else str(value)
+
+
+def nest_settings(flat: Mapping[str, Value]) -> dict[str, Value | dict[str, Value]]:
+    """Convert dotted names back to tables of one level.
+
+    >>> nest_settings({"eps": 0.1, "optimizer.lr": 0.05})
+    {'eps': 0.1, 'optimizer': {'lr': 0.05}}
+    """
+    nested: dict[str, Value | dict[str, Value]] = {}
+    for name, value in flat.items():
+        section, dot, key = name.partition(".")
+        if dot:
+            table = nested.setdefault(section, {})
+            assert isinstance(table, dict)
+            table[key] = value
+        else:
+            nested[name] = value
+    return nested
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """A setting that is not the same in two places."""
+
+    name: str
+    theirs: Value
+    ours: Value
+
+
+def differing_settings(theirs: Mapping[str, Value], ours: Mapping[str, Value]) -> list[Difference]:
+    """List the settings that differ, in the order of `theirs`, then `ours`; a missing one counts as "none"."""
+    pairs = ((name, theirs.get(name, NOT_SET), ours.get(name, NOT_SET)) for name in {**theirs, **ours})
+    return [Difference(name, before, here) for name, before, here in pairs if before != here]
+
+
+def describe_differences(differences: Sequence[Difference]) -> str:
+    """Name the first few differences in one sentence part: "lr = 0.1 (here 0.2), ... and 2 more"."""
+    shown = ", ".join(f"{d.name} = {d.theirs} (here {d.ours})" for d in differences[:MAX_DIFFERENCES_NAMED])
+    more = len(differences) - MAX_DIFFERENCES_NAMED
+    return f"{shown} and {more} more" if more > 0 else shown
