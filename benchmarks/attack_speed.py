@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 from torch.optim import SGD
@@ -34,7 +34,7 @@ from sihg.robust.data import load
 from sihg.robust.data.batches import batches
 from sihg.robust.methods import PGDAT
 from sihg.robust.models import build
-from sihg.store.files import write_whole
+from sihg.store.files import write_bytes
 
 T, SHORT = 20, 5
 TINY = 1e-6  # eps where nothing breaks
@@ -145,7 +145,7 @@ def trained(recipe: Recipe, x: Tensor, y: Tensor, out: Path | None) -> nn.Module
         method.step(model, batch, optimizer)
     if file:
         weights = {name: value.contiguous() for name, value in model.state_dict().items()}
-        write_whole(file, lambda path: save_file(weights, path, about))
+        write_bytes(file, save(weights, about))
     return model.eval()
 
 

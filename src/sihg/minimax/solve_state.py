@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from sihg.errors import InputError
@@ -14,7 +14,7 @@ from sihg.minimax.problem import Problem
 from sihg.minimax.solvers import METHODS, method_name
 from sihg.minimax.solvers.base import Method, State
 from sihg.minimax.step_sizes import StepSizes
-from sihg.store.files import write_whole
+from sihg.store.files import write_bytes
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class SolveState:
             "plain": {name: value for name, value in inner.items() if not isinstance(value, Tensor)},
         }
         about |= {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("method", "steps", "inner")}
-        return write_whole(path, lambda p: save_file(tensors, p, metadata={"sihg": json.dumps(about)}))
+        return write_bytes(path, save(tensors, metadata={"sihg": json.dumps(about)}))
 
     @staticmethod
     def load(path: str | Path) -> "SolveState":

@@ -1,67 +1,154 @@
-"""Files that are either whole or not there."""
+"""Write files that are either whole or absent, and read JSON."""
 
 import json
 import os
+import secrets
 import tempfile
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from sihg.errors import InputError
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
-def write_whole(path: str | Path, write: Callable[[Path], object]) -> Path:
-    """Let `write` fill a temporary file beside `path`, then move it there; a crash leaves the old file or none."""
-    path = Path(path)
-    temporary: Path | None = None
+
+def write_bytes(path: str | Path, data: bytes) -> Path:
+    """Write a file durably; a crash at any moment leaves the old file or none.
+
+    Args:
+        path: The file. Missing parent folders are made.
+        data: The whole content.
+
+    Returns:
+        The path.
+
+    Raises:
+        InputError: If the disk refuses; the old file is then untouched.
+
+    Example:
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> write_bytes(Path(folder.name) / "new" / "a.bin", b"abc").read_bytes()
+        b'abc'
+        >>> folder.cleanup()
+    """
+    with _replacing(Path(path)) as file:
+        file.write(data)
+    return Path(path)
+
+
+def write_text(path: str | Path, text: str) -> Path:
+    """Write a UTF-8 text file as `write_bytes` does, with line ends unchanged.
+
+    Args:
+        path: The file. Missing parent folders are made.
+        text: The whole content.
+
+    Returns:
+        The path.
+
+    Example:
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> write_text(Path(folder.name) / "a.txt", "eps = 8/255").read_text()
+        'eps = 8/255'
+        >>> folder.cleanup()
+    """
+    return write_bytes(path, text.encode())
+
+
+def write_arrays(path: str | Path, arrays: "Mapping[str, ArrayLike]", *, compressed: bool = True) -> Path:
+    """Write arrays to an .npz file as `write_bytes` does.
+
+    Args:
+        path: The file. Missing parent folders are made.
+        arrays: The arrays by name.
+        compressed: Whether to spend time on a smaller file.
+
+    Returns:
+        The path.
+
+    Example:
+        >>> import numpy as np
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> path = write_arrays(Path(folder.name) / "a.npz", {"margin": [0.5, -1.0]})
+        >>> with np.load(path) as stored:
+        ...     stored["margin"].tolist()
+        [0.5, -1.0]
+        >>> folder.cleanup()
+    """
+    import numpy as np
+
+    with _replacing(Path(path)) as file:
+        (np.savez_compressed if compressed else np.savez)(file, **arrays)  # type: ignore[arg-type]
+    return Path(path)
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
+    """Open a temporary file that takes the place of `path` once it is complete and on the disk."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        os.close(handle)
-        temporary = Path(name)
-        write(temporary)
-        with temporary.open("rb") as file:
+        make_parents(path)
+        with temporary.open("xb") as file:
+            yield file
+            file.flush()
             os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
+        sync_folder(path.parent)
     except OSError as error:
         raise InputError(
-            f"cannot write {path} ({error.strerror or error}): free the place or choose another"
+            f"cannot write {path} ({error.strerror or error}): make room there or choose another place",
+            code="cannot-write-file",
+            path=path,
         ) from error
     finally:
-        if temporary is not None:
+        with suppress(OSError):
             temporary.unlink(missing_ok=True)
-    return path
+
+
+def sync_folder(folder: Path) -> None:
+    """Return when the names in a folder are on the disk; without this a power cut can undo a rename."""
+    if os.name == "nt":  # folders cannot be opened there
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def make_parents(path: Path) -> None:
+    """Make the missing folders above `path` durably."""
+    if not path.parent.is_dir():
+        make_parents(path.parent)
+        path.parent.mkdir(exist_ok=True)
+        sync_folder(path.parent.parent)
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and be sure that it can be written to, before the work whose results go there."""
+    """Make a folder and check that files can be written there, before the work whose results it takes."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
         why = "it is a file" if isinstance(error, FileExistsError) else error.strerror or error
-        raise InputError(f"cannot write into the folder {path} ({why}): free the place or choose another") from error
+        raise InputError(
+            f"cannot write into the folder {path} ({why}): make room there or choose another place",
+            code="cannot-write-folder",
+            path=path,
+        ) from error
 
 
-def write_text(path: str | Path, text: str) -> Path:
-    """Write a text file, whole or not at all."""
-    return write_whole(path, lambda p: p.write_text(text, encoding="utf-8", newline=""))
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def read_json(path: Path, remedy: str = "repair it, or take it away") -> dict[str, Any]:
-    """The object in a file; what is none is an error that ends with the remedy."""
+def read_json(path: Path, remedy: str = "repair or remove it") -> dict[str, Any]:
+    """Read a JSON object, or raise an InputError that ends with `remedy`."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"cannot read {path} ({getattr(error, 'strerror', None) or error}): {remedy}") from error
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot read {path} ({why}): {remedy}", code="cannot-read-json", path=path) from error
     if not isinstance(content, dict):
-        raise InputError(f"{path} holds no JSON object: {remedy}")
+        raise InputError(f"{path} does not hold a JSON object: {remedy}", code="not-a-json-object", path=path)
     return content

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
@@ -10,7 +10,7 @@ from zlib import crc32
 import matplotlib.style
 from matplotlib.figure import Figure
 
-from sihg.store.files import write_whole
+from sihg.store.files import write_bytes
 
 INK, QUIET, FAINT = "#1f2328", "#6e7781", "#d0d7de"
 DOTS_PER_INCH = 200
@@ -118,8 +118,8 @@ def save(draw: Callable[[], Figure], folder: Path, name: str, kinds: Sequence[st
     with matplotlib.style.context(["default", SETTINGS]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph .* missing from", UserWarning)  # a name in a script without glyphs
         figure = draw()
-
-        def write(kind: str, path: Path) -> None:
-            figure.savefig(path, format=kind, dpi=DOTS_PER_INCH, metadata=UNDATED[kind])
-
-        return [write_whole(folder / f"{name}.{kind}", partial(write, kind)) for kind in kinds]
+        written = []
+        for kind in kinds:
+            figure.savefig(data := BytesIO(), format=kind, dpi=DOTS_PER_INCH, metadata=UNDATED[kind])
+            written.append(write_bytes(folder / f"{name}.{kind}", data.getvalue()))
+    return written

@@ -13,7 +13,7 @@ from sihg.robust.attacks.registry import Plan
 from sihg.robust.attacks.runner import Outcome, device_of
 from sihg.robust.data.samples import Samples
 from sihg.robust.gradients import evaluating
-from sihg.store.files import write_whole
+from sihg.store.files import write_arrays
 
 MOST = 20  # classes shown
 LOOKED_AT = 16  # broken samples of a class among which one is sought that is right as it is
@@ -81,12 +81,7 @@ def _chosen(model: nn.Module, samples: Samples, outcome: Outcome, found_by: Tens
 
 def write_gallery(path: Path, about: dict[str, Any], arrays: dict[str, np.ndarray[Any, Any]]) -> Path:
     """Keep it in one small file."""
-
-    def write(path: Path) -> None:
-        with path.open("wb") as file:
-            np.savez_compressed(file, about=np.array(json.dumps(about)), **arrays)  # type: ignore[arg-type]
-
-    return write_whole(path, write)
+    return write_arrays(path, {"about": np.array(json.dumps(about)), **arrays})
 
 
 def is_better(path: Path, about: dict[str, Any]) -> bool:

@@ -16,7 +16,7 @@ from torch import Tensor
 from sihg.errors import InputError
 from sihg.robust.attacks.base import Verdict
 from sihg.robust.attacks.runner import Outcome
-from sihg.store.files import write_whole
+from sihg.store.files import write_arrays
 
 EVERY = 5.0  # seconds between two writes
 ARRAYS = ("attacked", "broken", "prediction", "margin")
@@ -79,12 +79,7 @@ class FileLedger:
         scalars = {key: {name: getattr(one, name) for name in PLAIN} for key, one in self.outcomes.items()}
         arrays = {f"{key}/{name}": getattr(one, name).numpy() for key, one in self.outcomes.items() for name in ARRAYS}
         text = json.dumps({"about": self.about, "outcomes": scalars})
-
-        def save(path: Path) -> None:
-            with path.open("wb") as file:
-                np.savez(file, text=np.array(text), **arrays)
-
-        write_whole(self.path, save)
+        write_arrays(self.path, {"text": np.array(text), **arrays}, compressed=False)
         self.written = time.monotonic()
 
     def forget(self) -> None:

@@ -34,7 +34,7 @@ from sihg.robust.evaluation.partial import FileLedger
 from sihg.robust.threat import Ball
 from sihg.robust.training.weights import Weights, load, load_weights
 from sihg.store.environment import environment
-from sihg.store.files import write_text, write_whole
+from sihg.store.files import write_arrays, write_text
 
 
 @dataclass(frozen=True)
@@ -236,11 +236,6 @@ def write_record(folder: Path, name: str, record: dict[str, Any], outcomes: list
             for what in ("attacked", "broken", "prediction", "margin")
         },
     }
-
-    def write(path: Path) -> None:
-        with path.open("wb") as file:
-            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-
-    write_whole(folder / f"{name}.npz", write)
+    write_arrays(folder / f"{name}.npz", arrays)
     text = json.dumps({**record, "environment": environment()}, indent=1, allow_nan=False)
     return write_text(folder / f"{name}.json", text + "\n")
