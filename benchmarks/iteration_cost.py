@@ -15,7 +15,8 @@ from sihg.core.prox import LinfBall
 from sihg.minimax import Problem, solve
 from sihg.minimax.measure import estimate_curvature
 from sihg.report.figures.labels import number
-from sihg.report.figures.style import QUIET, look, save
+from sihg.report.figures.style import QUIET, save
+from sihg.report.read.palette import look
 
 SEED = 0
 SAMPLES, FEATURES, HIDDEN, CLASSES = 16384, 128, 256, 10  # the network's, in all blocks together

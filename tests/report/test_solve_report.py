@@ -17,7 +17,7 @@ from sihg.errors import InputError
 from sihg.report.figures._thin import spaced, thinned
 from sihg.report.figures.labels import apart
 from sihg.report.figures.phase_plane import leaving, reachable
-from sihg.report.figures.style import LOOKS, OTHERS, look
+from sihg.report.read.palette import LOOKS, OTHERS, look
 from sihg.report.read.solves import Curve, read_solved
 from sihg.report.solve_report import report_solve
 

@@ -12,9 +12,9 @@ import pytest
 
 from sihg.errors import InputError
 from sihg.report.figures.learning_curves import tracks
-from sihg.report.figures.style import LOOKS, OTHERS, TRAINING, look, looks
 from sihg.report.page.training_page import compared
 from sihg.report.read.entries import entries
+from sihg.report.read.palette import LOOKS, OTHERS, TRAINING, look, looks
 from sihg.report.read.runs import called, read_run, run_folders
 from sihg.report.tables.training_tables import radius
 from sihg.report.training_report import report_training

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from sihg.report.figures.learning_curves import best_so_far, tracks
-from sihg.report.read.entries import Entry, entries, spread
+from sihg.report.read.entries import Entry, entries
 from sihg.report.read.runs import read_run
-from sihg.report.tables.table import Column, Spread
+from sihg.report.tables.table import Column
 from sihg.report.tables.training_tables import entry_table, for_reading, reading
+from sihg.store.statistics import Spread, spread
 from tests.report.runs import rows, write_evaluation, write_run
 
 

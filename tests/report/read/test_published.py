@@ -11,10 +11,10 @@ from sihg.experiments.grid import dotted
 from sihg.report.read.entries import entries
 from sihg.report.read.published import departures, reported, unlike
 from sihg.report.read.runs import read_run
-from sihg.report.tables.table import Spread
 from sihg.report.tables.training_tables import entry_table
 from sihg.report.training_report import report_training
 from sihg.robust.training.config import preset
+from sihg.store.statistics import Spread
 from tests.report.runs import write_evaluation, write_run
 
 MNIST = {"data": "mnist", "model": "small-cnn", "width": 1.0, "eps": 0.4, "norm": "linf", "method.name": "msi-hg"}

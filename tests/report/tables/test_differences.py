@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sihg.report.read.entries import entries, spread
+from sihg.report.read.entries import entries
 from sihg.report.read.runs import read_runs
-from sihg.report.tables.differences import FEW, contrast_table, welch
-from sihg.report.tables.table import Spread, Table
+from sihg.report.tables.differences import FEW, contrast_table
+from sihg.report.tables.table import Table
 from sihg.report.tables.training_tables import entry_table
+from sihg.store.statistics import Spread, spread, welch
 from tests.report.runs import write_evaluation, write_run
 
 

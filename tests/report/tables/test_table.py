@@ -1,6 +1,7 @@
 """Tables in their three forms."""
 
-from sihg.report.tables.table import Column, Spread, Table, as_csv, as_latex, as_markdown
+from sihg.report.tables.table import Column, Table, as_csv, as_latex, as_markdown
+from sihg.store.statistics import Spread
 
 MADE = Table(
     [Column("entry", "entry", is_text=True), Column("a", "a %"), Column("b", "b")],

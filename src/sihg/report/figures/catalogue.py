@@ -11,8 +11,8 @@ from sihg.report.figures.examples import galleries, gallery_figure
 from sihg.report.figures.learning_curves import as_it_was, best_so_far, learning_curves
 from sihg.report.figures.memory_histogram import memories, memory_figure
 from sihg.report.figures.radius import radii_figure, radii_of
-from sihg.report.page.html import count
 from sihg.report.read.entries import Entry
+from sihg.report.tables.table import count
 
 CURVES = (
     "Accuracy on the samples watched while training, not trained on, as they are (solid) and under the attack of the "

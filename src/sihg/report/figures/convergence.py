@@ -12,7 +12,8 @@ from matplotlib.lines import Line2D
 
 from sihg.report.figures._thin import thinned
 from sihg.report.figures.labels import name_curves, number
-from sihg.report.figures.style import QUIET, look, shown
+from sihg.report.figures.style import QUIET, shown
+from sihg.report.read.palette import look
 from sihg.report.read.solves import Array, MethodRun, Solved
 
 Cost = Literal["iteration", "gradients"]

@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import LogFormatterSciNotation, NullFormatter
 
-from sihg.report.figures.style import INK, QUIET, look, shown
+from sihg.report.figures.style import INK, QUIET, shown
+from sihg.report.read.palette import look
 
 LINE = 0.165  # inches between the baselines of two names
 

@@ -12,8 +12,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
 from sihg.report.figures.labels import LINE, apart, number
-from sihg.report.figures.style import INK, QUIET, Look, shown
+from sihg.report.figures.style import INK, QUIET, shown
 from sihg.report.read.entries import Entry
+from sihg.report.read.palette import Look
 from sihg.report.read.runs import Row, TrainingRun
 from sihg.report.read.solves import Array
 

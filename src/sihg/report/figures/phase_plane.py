@@ -9,7 +9,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from sihg.report.figures._thin import spaced
-from sihg.report.figures.style import INK, QUIET, look, shown
+from sihg.report.figures.style import INK, QUIET, shown
+from sihg.report.read.palette import look
 from sihg.report.read.solves import Array, Field, MethodRun, Solved
 
 Window = tuple[float, float, float, float]  # w from, w to, delta from, delta to

@@ -11,9 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from sihg.report.figures.learning_curves import short
-from sihg.report.figures.style import looks, save, shown
+from sihg.report.figures.style import save, shown
 from sihg.report.read.entries import Entry
 from sihg.report.read.evaluations import PROVEN, RadiusCurve
+from sihg.report.read.palette import looks
 from sihg.report.read.solves import Array
 
 LINES = ("-", (0, (1, 1.3)), (0, (5, 2)), (0, (6, 2, 1, 2)))  # of the attacks, in turn

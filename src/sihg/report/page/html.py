@@ -1,7 +1,6 @@
 """What every report page is made of: one HTML document that needs nothing but itself, no network, no scripts."""
 
 import base64
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
@@ -9,6 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sihg.report.read.runs import as_text
 from sihg.report.tables.table import Cell, Column, Table, read
 
 LARGEST_SVG = 1_500_000  # bytes; a larger figure goes in as PNG
@@ -56,11 +56,6 @@ def document(title: str, kicker: str, about: str, parts: Iterable[str], refresh:
 </body>
 </html>
 """
-
-
-def count(number: int, one: str, many: str) -> str:
-    """So many of a thing, in words."""
-    return f"{number:,} {one if number == 1 else many}"
 
 
 def facts_list(facts: Iterable[str]) -> str:
@@ -147,13 +142,6 @@ def pairs_list(heading: str, pairs: Mapping[str, Any]) -> str:
         return ""
     items = "".join(f"<dt>{escape(key)}</dt><dd>{escape(as_text(value))}</dd>" for key, value in pairs.items())
     return f"<section><h2>{escape(heading)}</h2><dl>{items}</dl></section>"
-
-
-def as_text(value: Any) -> str:
-    """A value of a setting for reading."""
-    if value is None:
-        return "—"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _figure(figure: Drawn, number: int) -> str:

@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from html import escape
 
-from sihg.report.figures.style import look
 from sihg.report.page.html import (
     Drawn,
-    count,
     document,
     facts_list,
     figures_grid,
@@ -15,8 +13,9 @@ from sihg.report.page.html import (
     rich_table,
     warnings_box,
 )
+from sihg.report.read.palette import look
 from sihg.report.read.solves import Solved
-from sihg.report.tables.table import Cell, Column, Table
+from sihg.report.tables.table import Cell, Column, Table, count
 
 RESULTS = (
     *("method", "iterations", "w_gradients", "delta_gradients", "seconds", "saddle_norm_squared"),

@@ -6,8 +6,6 @@ from typing import Any
 
 from sihg.report.page.html import (
     Drawn,
-    as_text,
-    count,
     document,
     facts_list,
     figures_grid,
@@ -18,9 +16,9 @@ from sihg.report.page.html import (
     warnings_box,
 )
 from sihg.report.read.entries import Entry
-from sihg.report.read.runs import TrainingRun
+from sihg.report.read.runs import TrainingRun, as_text
 from sihg.report.tables.notes import held_out_notes, paper_notes, result_notes
-from sihg.report.tables.table import Column, Table
+from sihg.report.tables.table import Column, Table, count
 from sihg.report.tables.training_tables import TEST, evaluation_table, radius, rich_reading, training_table
 
 LEARNT = ("training_accuracy", "held_out_natural", "held_out_robust", "best_natural", "best_robust", "best_epoch")

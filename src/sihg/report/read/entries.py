@@ -3,14 +3,12 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
 from typing import Any
 
-from sihg.report.figures.style import Look, looks
+from sihg.report.read.palette import Look, looks
 from sihg.report.read.runs import TrainingRun
-from sihg.report.tables.table import Spread
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,16 +52,6 @@ def entries(runs: Sequence[TrainingRun]) -> list[Entry]:
         Entry(group[0].name if name in twice else name, tuple(group), look)
         for name, group, look in zip(names, groups, styles, strict=True)
     ]
-
-
-def spread(values: Iterable[float | None]) -> Spread | None:
-    """The mean and the sample standard deviation of those that are known; None where none is."""
-    every = list(values)
-    known = [value for value in every if value is not None]
-    if not known:
-        return None
-    deviation = stdev(known) if len(known) > 1 else None
-    return Spread(fmean(known), deviation, len(known), None if len(known) == len(every) else len(every))
 
 
 def _alike(run: TrainingRun) -> str:

@@ -8,8 +8,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from sihg.report.page.html import as_text
-from sihg.report.tables.table import Spread
+from sihg.report.read.runs import as_text
+from sihg.store.statistics import Spread
 
 
 @dataclass(frozen=True)

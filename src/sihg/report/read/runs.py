@@ -1,5 +1,6 @@
 """Read the run folders that `sihg train ... --out DIR` leaves, finished or not: settings, epochs, evaluations."""
 
+import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -115,6 +116,13 @@ def read_runs(folders: Sequence[Path]) -> list[TrainingRun]:
     above = _above(alike)
     names = {path: _text(str(path.relative_to(above) if above else path)) for path in alike}
     return [read_run(path, names.get(whole, called(whole))) for whole, path in found.items()]
+
+
+def as_text(value: Any) -> str:
+    """A value of a setting for reading."""
+    if value is None:
+        return "—"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _whole(path: Path) -> Path:

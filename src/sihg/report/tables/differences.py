@@ -2,17 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
-from math import sqrt
 from typing import Any
-
-from scipy.special import stdtrit
 
 from sihg.report.read.entries import Entry
 from sihg.report.read.evaluations import ALL
-from sihg.report.tables.table import Cell, Column, Spread, Table
+from sihg.report.tables.table import Cell, Column, Table
 from sihg.report.tables.training_tables import PERCENT, TEST
+from sihg.store.statistics import Spread, welch
 
-LEVEL = 0.95
 FEW = 6  # entries, of which all pairs are compared
 
 Known = tuple[Entry, Spread]
@@ -56,18 +53,3 @@ def _with_first(known: Sequence[Known]) -> list[tuple[Known, Known]]:
 def _threat(entry: Entry) -> list[Any]:
     """What has to be the same for accuracies to be comparable."""
     return [entry.settings.get(key) for key in ("data", "eps", "norm", "bounds")]
-
-
-def welch(one: Spread, other: Spread) -> tuple[float, float, float]:
-    """one - other with its interval by Welch's t, which takes no deviations for equal; both need several trials."""
-    assert one.deviation is not None
-    assert other.deviation is not None
-    assert one.n
-    assert other.n
-    a, b = one.deviation**2 / one.n, other.deviation**2 / other.n
-    difference = one.mean - other.mean
-    if a + b == 0:
-        return difference, difference, difference
-    freedom = (a + b) ** 2 / (a**2 / (one.n - 1) + b**2 / (other.n - 1))
-    half = float(stdtrit(freedom, (1 + LEVEL) / 2)) * sqrt(a + b)
-    return difference, difference - half, difference + half

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from sihg.report.page.html import as_text, count
 from sihg.report.read.entries import Entry
 from sihg.report.read.evaluations import ALL, PROVEN
 from sihg.report.read.published import reported, unlike
-from sihg.report.read.runs import TrainingRun
+from sihg.report.read.runs import TrainingRun, as_text
+from sihg.report.tables.table import count
 from sihg.report.tables.training_tables import results
 
 PAPERS = "pgd-20"  # the attack by which the paper chose its best

@@ -8,6 +8,7 @@ from html import escape
 from typing import NamedTuple
 
 from sihg.report.read.solves import MethodRun, Solved
+from sihg.store.statistics import Spread
 
 PLUS_MINUS = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"
 LATEX = {  # characters that LaTeX reads as its own, or does not know
@@ -27,15 +28,6 @@ LATEX = {  # characters that LaTeX reads as its own, or does not know
     "—": "---",
     "ε": r"$\epsilon$",
 }
-
-
-class Spread(NamedTuple):
-    """The mean of what trials gave, and their sample standard deviation where there are several."""
-
-    mean: float
-    deviation: float | None
-    n: int | None  # how many; None where that is not known
-    of: int | None = None  # the trials there are, if more than n
 
 
 Cell = str | int | float | Spread | None
@@ -160,6 +152,11 @@ def read(cell: Cell) -> str:
     if isinstance(cell, Spread):
         return spread_text(cell, f"{cell.mean:.3g}", "" if cell.deviation is None else f"{cell.deviation:.2g}")
     return f"{cell:,}" if isinstance(cell, int) else f"{cell:.3g}"
+
+
+def count(number: int, one: str, many: str) -> str:
+    """So many of a thing, in words."""
+    return f"{number:,} {one if number == 1 else many}"
 
 
 def spread_text(spread: Spread, mean: str, deviation: str) -> str:

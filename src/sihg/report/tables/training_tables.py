@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from sihg.report.read.entries import Entry, spread
+from sihg.report.read.entries import Entry
 from sihg.report.read.evaluations import ALL, PROVEN, Evaluation
 from sihg.report.read.published import Reported, reported
 from sihg.report.read.runs import TrainingRun
-from sihg.report.tables.table import Cell, Column, Spread, Table, read, spread_text
+from sihg.report.tables.table import Cell, Column, Table, read, spread_text
+from sihg.store.statistics import Spread, spread
 
 PERCENT = "\N{NO-BREAK SPACE}%"
 TEST = "test "  # what keys of accuracies on test samples begin with

@@ -1,0 +1,63 @@
+"""Give each method and run a colour and a marker, the same in every figure and table."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+from zlib import crc32
+
+
+class Look(NamedTuple):
+    """The colour and the marker of a method, the same in every figure."""
+
+    colour: str
+    marker: str
+
+
+# Okabe and Ito's palette, safe for colour-blind eyes; wine stands in for its yellow, which is too pale on white.
+LOOKS = {
+    "ssi-hg": Look("#0072b2", "o"),
+    "dsi-hg": Look("#56b4e9", "s"),
+    "spdhg": Look("#009e73", "D"),
+    "gda": Look("#d55e00", "X"),
+    "mgda": Look("#e69f00", "P"),
+    "extragradient": Look("#cc79a7", "p"),
+    "eg+": Look("#000000", "h"),
+    "optimistic": Look("#882255", "d"),
+}
+OTHERS = (Look("#44aa99", "<"), Look("#999933", ">"), Look("#332288", "8"), Look("#aa4499", "H"))
+# Methods of training share the palette: they never meet those above in a figure.
+TRAINING = {
+    "msi-hg": LOOKS["ssi-hg"],
+    "dat": LOOKS["dsi-hg"],
+    "free": LOOKS["spdhg"],
+    "pgd": LOOKS["gda"],
+    "fast": LOOKS["mgda"],
+    "fgsm": LOOKS["extragradient"],
+    "natural": LOOKS["eg+"],
+    "yopo": LOOKS["optimistic"],
+    "trades": OTHERS[1],
+    "ibp": OTHERS[2],
+}
+
+
+def look(method: str) -> Look:
+    """The look of a method, by its name alone."""
+    return LOOKS.get(method) or TRAINING.get(method) or OTHERS[crc32(method.encode()) % len(OTHERS)]
+
+
+def looks(methods: Sequence[str]) -> list[Look]:
+    """A look for each of several runs: its method's, or where another run has that already, one that is still free.
+
+    Beyond one run a colour, colours come again with other markers.
+    """
+    palette = [*LOOKS.values(), *OTHERS]
+    firsts = {method: methods.index(method) for method in methods}
+    chosen: dict[int, Look] = {}
+    for method, i in firsts.items():
+        if look(method) not in chosen.values():
+            chosen[i] = look(method)
+    for i in (i for i in range(len(methods)) if i not in chosen):
+        turn, place = divmod(len(chosen), len(palette))
+        unused = [one for one in palette if one not in chosen.values()]
+        again = Look(palette[place].colour, palette[(place + turn) % len(palette)].marker)
+        chosen[i] = unused[0] if unused else again
+    return [chosen[i] for i in range(len(methods))]
