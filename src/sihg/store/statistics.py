@@ -1,5 +1,6 @@
-"""Summarise what several trials gave: mean, sample standard deviation, and differences with their intervals."""
+"""Summarise several trials: mean and deviation, differences with their intervals, and their messages grouped."""
 
+import re
 from collections.abc import Iterable
 from math import sqrt
 from statistics import fmean, stdev
@@ -60,3 +61,22 @@ def welch(one: Spread, other: Spread) -> tuple[float, float, float]:
     freedom = (a + b) ** 2 / (a**2 / (one.n - 1) + b**2 / (other.n - 1))
     half = float(stdtrit(freedom, (1 + LEVEL) / 2)) * sqrt(a + b)
     return difference, difference - half, difference + half
+
+
+def group_similar(messages: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
+    """Group messages, given as (owner, text), whose texts differ only in numbers.
+
+    Returns:
+        A mapping from owner to text for each group, in order of appearance. An owner is in a group once: its second
+        similar message goes into the next group.
+
+    Example:
+        >>> group_similar([("a", "31 % lost"), ("b", "30 % lost"), ("b", "slow")])
+        [{'a': '31 % lost', 'b': '30 % lost'}, {'b': 'slow'}]
+    """
+    groups: dict[tuple[str, int], dict[str, str]] = {}
+    for owner, text in messages:
+        words = re.sub(r"[0-9.]+", "", text)
+        repeats = sum(words == others and owner in group for (others, _), group in groups.items())
+        groups.setdefault((words, repeats), {})[owner] = text
+    return list(groups.values())

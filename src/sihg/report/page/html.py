@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from sihg.report.read.runs import as_text
 from sihg.report.tables.table import Cell, Column, Table, read
+from sihg.store.statistics import group_similar
 
 LARGEST_SVG = 1_500_000  # bytes; a larger figure goes in as PNG
 LONG_TEXT = 16  # letters; a column of longer texts gets room to wrap them
@@ -65,12 +66,8 @@ def facts_list(facts: Iterable[str]) -> str:
 
 def warnings_box(warnings: Iterable[tuple[str, str]]) -> str:
     """Warnings, each with the names of what it is about, once if only numbers differ; nothing where there are none."""
-    alike: dict[tuple[str, int], dict[str, str]] = {}
-    for name, text in warnings:
-        words = re.sub(r"[0-9.]+", "", text)
-        own = sum(words == others and name in about for (others, _), about in alike.items())  # it may have several
-        alike.setdefault((words, own), {})[name] = text
-    items = [f"<li><b>{escape(', '.join(about))}</b>: {escape(_first(about))}</li>" for about in alike.values()]
+    alike = group_similar(warnings)
+    items = [f"<li><b>{escape(', '.join(about))}</b>: {escape(_first(about))}</li>" for about in alike]
     if not items:
         return ""
     return f'<section class="warnings"><h2>Warnings</h2><ul>{"".join(items)}</ul></section>'
