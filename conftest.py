@@ -1,0 +1,19 @@
+"""Shared set-up of tests and of the doctests in src."""
+
+import pytest
+import torch
+
+torch.set_num_threads(1)  # two test processes run at the same time
+
+
+@pytest.fixture(autouse=True)
+def _doctests_write_elsewhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run each doctest in an empty folder, and print tensors with torch's own default options."""
+    if isinstance(request.node, pytest.DoctestItem):
+        monkeypatch.chdir(request.getfixturevalue("tmp_path"))
+        torch.set_printoptions(profile="default")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the long tests first, so that the other process does the rest meanwhile."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
