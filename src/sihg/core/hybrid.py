@@ -1,4 +1,4 @@
-"""The hybrid gradient (1 + theta) g - theta q, and a wrapper that gives it to any torch optimiser."""
+"""Compute the hybrid gradient (1 + theta) g - theta q, and let any torch optimiser step along it."""
 
 import inspect
 import math
@@ -13,7 +13,20 @@ from sihg.errors import InputError
 
 
 def hybrid(g: Tensor, q: Tensor, theta: float) -> Tensor:
-    """Extrapolate the gradient `g` away from the previous gradient `q` (Alg. 1, line 4; Alg. 3, line 7)."""
+    """Return (1 + theta) g - theta q (Alg. 1, line 4; Alg. 3, line 7).
+
+    Args:
+        g: The gradient.
+        q: The previous gradient, of the same shape.
+        theta: The extrapolation; 0 returns g.
+
+    Returns:
+        A new tensor.
+
+    Example:
+        >>> hybrid(torch.tensor([1.0]), torch.tensor([3.0]), 0.5)
+        tensor([0.])
+    """
     return torch.mul(q, -theta).add_(g, alpha=1 + theta)
 
 
@@ -22,17 +35,25 @@ class HybridGradient(torch.optim.Optimizer):
 
     .. math:: w_{k+1} = \mathtt{optimizer}[(1 + \theta) g_k - \theta g_{k-1}], \qquad g_{-1} = g_0
 
-    >>> net = torch.nn.Linear(3, 1)
-    >>> optimizer = HybridGradient(torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9))
-    >>> net(torch.ones(2, 3)).sum().backward()
-    >>> optimizer.step()
+    It is an optimiser too: its groups, state and hooks are those of `optimizer`, kept as `inner`. Hooks receive
+    `inner` and see the hybrid gradient. Weight decay is not extrapolated.
 
-    It is an optimiser itself: groups, state and hooks are those of `optimizer`, kept as `inner`. Hooks are handed
-    `inner` and see the hybrid gradient. Weight decay is not extrapolated. With `start_at_zero` the first previous
-    gradient is 0 instead of g_0; then theta = momentum turns SGD into SGD(nesterov=True).
+    `p.grad` holds the hybrid gradient only while `inner` steps; afterwards it is g_k again. Clip and average g_k
+    before `step()`. The cost is one buffer of the size of the parameters.
 
-    `p.grad` holds the hybrid gradient only while `inner` steps; afterwards it is g_k again. Clip and average g_k before
-    `step()`. The cost is one buffer of the size of the parameters.
+    Args:
+        optimizer: The torch optimiser to wrap. It must step without a closure.
+        theta: The extrapolation, finite and >= 0. The paper uses 1; 0 switches it off.
+        start_at_zero: Take g_{-1} = 0 instead of g_0. Then theta = momentum turns SGD into SGD(nesterov=True).
+
+    Raises:
+        InputError: If `theta` is out of range, or `optimizer` cannot be wrapped.
+
+    Example:
+        >>> net = torch.nn.Linear(3, 1)
+        >>> optimizer = HybridGradient(torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9))
+        >>> net(torch.ones(2, 3)).sum().backward()
+        >>> optimizer.step()
 
     Reference: Kim & Seo, "Semi-Implicit Hybrid Gradient Methods with Application to Adversarial Robustness",
     AISTATS 2022, Algorithm 4.
@@ -51,7 +72,7 @@ class HybridGradient(torch.optim.Optimizer):
     @overload
     def step(self, closure: Callable[[], float]) -> float: ...
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Extrapolate the gradients, then step with them; a closure is evaluated once, before that."""
+        """Extrapolate the gradients, then step `inner` with them. A closure is evaluated once, before that."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -66,7 +87,7 @@ class HybridGradient(torch.optim.Optimizer):
 
     @contextmanager
     def _extrapolated(self) -> Iterator[None]:
-        """Lend p.grad the hybrid gradient, made in the buffer of the previous one; then keep the gradient there."""
+        """Set p.grad to the hybrid gradient, computed in the buffer of g_{k-1}; afterwards store g_k in that buffer."""
         grads = {p: _checked_gradient(p.grad, i) for i, p in enumerate(self._parameters()) if p.grad is not None}
         for p in grads.keys() - self.previous.keys() if self.start_at_zero else ():
             self.previous[p] = torch.zeros_like(p)
@@ -91,28 +112,33 @@ class HybridGradient(torch.optim.Optimizer):
         return [p for group in self.param_groups for p in group["params"]]
 
     def state_dict(self) -> dict[str, Any]:
-        """Give the state of `inner` and ours, with copies of the previous gradients by the parameter's position."""
+        """Return the state of `inner`, theta, and copies of the previous gradients by position of their parameter."""
         previous = {i: self.previous[p].clone() for i, p in enumerate(self._parameters()) if p in self.previous}
         ours = {"theta": self.theta, "start_at_zero": self.start_at_zero, "previous_gradients": previous}
         return {**self.inner.state_dict(), **ours}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a state that `state_dict` gave; one that does not fit changes nothing."""
+        """Continue from a state that `state_dict` returned. A state that does not fit changes nothing."""
         rest = dict(state_dict)
         try:
             theta, start_at_zero, saved = (rest.pop(key) for key in ("theta", "start_at_zero", "previous_gradients"))
         except KeyError as key:
             raise InputError(
-                f"the state has no {key}, only {', '.join(map(repr, state_dict))}, so HybridGradient did not save it: "
-                "to start from the state of a plain optimiser, load it into `.inner`"
+                f"the state must have {key} as HybridGradient saves it, got only {', '.join(map(repr, state_dict))}: "
+                "load the state of a plain optimiser into `.inner`",
+                code="hybrid-state-keys",
+                key=key.args[0],
             ) from None
         parameters = self._parameters()
         for i, g in saved.items():
             if i >= len(parameters) or g.shape != parameters[i].shape:
                 shapes = [tuple(p.shape) for p in parameters[i : i + 1]] or "no such parameter"
                 raise InputError(
-                    f"the saved previous gradient of parameter {i} has shape {tuple(g.shape)}, here is {shapes}: "
-                    "load the state into an optimiser with the same groups of the same model"
+                    f"the saved previous gradient of parameter {i} has shape {tuple(g.shape)}, this optimiser has "
+                    f"{shapes}: load the state into an optimiser with the same groups of the same model",
+                    code="hybrid-state-shape",
+                    parameter=i,
+                    shape=tuple(g.shape),
                 )
         theta = _checked_theta(theta)
         self.inner.load_state_dict(rest)
@@ -122,15 +148,15 @@ class HybridGradient(torch.optim.Optimizer):
         self.previous = {parameters[i]: torch.empty_like(parameters[i]).copy_(g) for i, g in saved.items()}
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Reset the gradients, not the previous ones."""
+        """Reset the gradients; keep the previous gradients."""
         self.inner.zero_grad(set_to_none)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters; they have no previous gradient yet."""
+        """Add parameters, which have no previous gradient yet."""
         self.inner.add_param_group(param_group)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "inner" or name.startswith("__"):  # half unpickled, or a protocol that is not ours to forward
+        if name == "inner" or name.startswith("__"):  # half unpickled, or a protocol that must not be forwarded
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.inner, name)
 
@@ -151,7 +177,7 @@ class HybridGradient(torch.optim.Optimizer):
 
 
 def _laid_out(value: Tensor, p: Tensor) -> Tensor:
-    """`value` in the memory order of its parameter (channels last, say), which fused optimisers take for granted."""
+    """Copy `value` to the memory order of its parameter (such as channels last), which fused optimisers expect."""
     if value.shape != p.shape or value.stride() == p.stride():
         return value
     return torch.empty_like(p, dtype=value.dtype, device=value.device).copy_(value)
@@ -159,7 +185,11 @@ def _laid_out(value: Tensor, p: Tensor) -> Tensor:
 
 def _checked_theta(theta: float) -> float:
     if not (math.isfinite(theta) and theta >= 0):
-        raise InputError(f"theta must be finite and >= 0, got {theta}: 1 is the paper's choice, 0 switches it off")
+        raise InputError(
+            f"theta must be finite and >= 0, got {theta}: the paper uses 1, and 0 switches it off",
+            code="theta-range",
+            theta=theta,
+        )
     return float(theta)
 
 
@@ -167,25 +197,38 @@ def _checked_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimize
     kind = type(optimizer)
     if not issubclass(kind, torch.optim.Optimizer):
         raise InputError(
-            f"optimizer must be a torch optimiser, got {kind.__name__}: try torch.optim.SGD(parameters, lr)"
+            f"optimizer must be a torch optimiser, got {kind.__name__}: try torch.optim.SGD(parameters, lr)",
+            code="optimizer-type",
+            type=kind.__name__,
         )
     if issubclass(kind, HybridGradient):
-        raise InputError("optimizer must be a plain one, got a HybridGradient: wrap its `.inner`, with one theta")
+        raise InputError(
+            "optimizer must be a plain optimiser, got a HybridGradient: wrap its `.inner`, with one theta",
+            code="optimizer-wrapped-twice",
+        )
     _self, *arguments = inspect.signature(kind.step).parameters.values()
     if any(a.default is a.empty and a.kind not in (a.VAR_POSITIONAL, a.VAR_KEYWORD) for a in arguments):
         raise InputError(
-            f"optimizer must step without a closure, got {kind.__name__}, which needs one to try several points, "
-            "where there is no previous gradient: use a first-order optimiser such as torch.optim.SGD"
+            f"optimizer must step without a closure, got {kind.__name__}, which needs one to try several points: "
+            "use a first-order optimiser such as torch.optim.SGD",
+            code="optimizer-needs-closure",
+            type=kind.__name__,
         )
     if any(group.get("differentiable") for group in optimizer.param_groups):
-        raise InputError("optimizer must have differentiable=False, got True: hybrid gradients carry no graph")
+        raise InputError(
+            "optimizer must have differentiable=False, got True: hybrid gradients carry no graph",
+            code="optimizer-differentiable",
+        )
     return optimizer
 
 
 def _checked_gradient(g: Tensor, i: int) -> Tensor:
     if g.layout is not torch.strided:
         raise InputError(
-            f"the gradient of parameter {i}, of shape {tuple(g.shape)}, is sparse ({g.layout}) but must be dense: "
-            "use sparse=False in the embedding, or theta=0"
+            f"the gradient of parameter {i}, of shape {tuple(g.shape)}, must be dense, got {g.layout}: "
+            "use sparse=False in the embedding, or theta=0",
+            code="sparse-gradient",
+            parameter=i,
+            shape=tuple(g.shape),
         )
     return g

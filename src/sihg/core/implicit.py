@@ -1,7 +1,7 @@
-"""The implicit step d+ = prox_g^tau[c + tau grad phi(d+)] (Alg. 1, line 6), solved to a stated error.
+"""Solve the implicit step d+ = prox_g^tau[c + tau grad phi(d+)] (Alg. 1, line 6) to a stated error.
 
-It is the minimiser of g(d) - phi(d) + ||d - c||^2 / (2 tau) (equation "implicit" of the paper). With L22 the
-Lipschitz constant of grad phi and q = tau L22 < 1 it exists, is unique, and two iterations find it.
+d+ minimises g(d) - phi(d) + ||d - c||^2 / (2 tau) (equation "implicit" of the paper). It exists and is unique if
+q = tau L22 < 1, where L22 is the Lipschitz constant of grad phi. Picard iteration or FISTA finds it.
 """
 
 from collections.abc import Callable
@@ -17,11 +17,11 @@ PICARD_BELOW = 0.8  # above this q, FISTA's rate 1 - sqrt((1 - q)/(1 + q)) beats
 
 
 class Implicit(NamedTuple):
-    """A solved implicit step: the point, the gradients it took and a bound on its distance to the exact one."""
+    """A solved implicit step."""
 
     point: Tensor
-    steps: int
-    error: float
+    steps: int  # the number of gradients that it took
+    error: float  # a bound on the distance of `point` to the exact solution
     converged: bool
 
 
@@ -35,10 +35,27 @@ def implicit_step(
     tolerance: float | None = None,
     limit: int = 200,
 ) -> Implicit:
-    """Solve the implicit step by Picard iteration or FISTA, whichever suits q = tau * curvature.
+    """Solve the implicit step by Picard iteration or by FISTA, whichever is faster for q = tau * curvature.
 
-    `tolerance` is relative to the size of the point; by default a few units of rounding. `curvature` is L22 or an
-    estimate of it: where Picard is seen not to contract, FISTA takes over with the curvature that was seen.
+    Args:
+        gradient: d -> grad phi(d).
+        prox: (z, eta) -> prox_g^eta(z).
+        centre: The point c from which to step, a flat vector.
+        tau: The step size.
+        curvature: L22, or an estimate of it. If Picard iteration does not contract, FISTA continues with the observed
+            curvature.
+        tolerance: The error allowed, relative to the norm of the point. Default: a few units of rounding.
+        limit: The maximum number of iterations of each method.
+
+    Returns:
+        The point, the number of gradients, a bound on the error, and whether the tolerance was reached.
+
+    Example:
+        With phi(d) = -d^2 / 2 and g = 0 the step from c = 3 is c / (1 + tau).
+
+        >>> c = torch.tensor([3.0], dtype=torch.float64)
+        >>> round(implicit_step(lambda d: -d, lambda z, eta: z, c, tau=0.5, curvature=1.0).point.item(), 6)
+        2.0
     """
     if tolerance is None:
         tolerance = 4 * torch.finfo(centre.dtype).eps
@@ -55,9 +72,9 @@ def implicit_step(
 def picard(
     gradient: Gradient, prox: Prox, centre: Tensor, tau: float, curvature: float, *, tolerance: float, limit: int
 ) -> tuple[Implicit, float]:
-    """Iterate d <- prox[c + tau grad phi(d)], a contraction with factor q; also give the curvature seen.
+    """Iterate d <- prox[c + tau grad phi(d)], a contraction with factor q; return the step and the observed curvature.
 
-    After a step of length s the point is within q/(1-q) s of the exact one; with q = 0 one step is exact.
+    After a step of length s the point is within q/(1-q) s of the exact solution; if q = 0, one step is exact.
     """
     q = tau * curvature
     d, size, last, seen = centre, 0.0, float("inf"), 0.0
@@ -82,10 +99,10 @@ def picard(
 def fista(
     gradient: Gradient, prox: Prox, centre: Tensor, tau: float, curvature: float, *, tolerance: float, limit: int
 ) -> Implicit:
-    """Accelerated proximal gradient on -phi + ||d - c||^2/(2 tau), strongly convex with 1/tau - L22 (q < 1).
+    """Minimise -phi(d) + ||d - c||^2/(2 tau) + g(d) by accelerated proximal gradient steps.
 
-    The step y -> d leaves a subgradient of size at most 2/s ||y - d||, so ||d - exact|| <= 2 ||y - d|| / (s m) with
-    s the step size and m the strong convexity.
+    The smooth part is strongly convex with constant m = 1/tau - L22. A step y -> d of size s leaves a subgradient of
+    norm at most 2/s ||y - d||, so ||d - exact|| <= 2 ||y - d|| / (s m).
     """
     s, m = 1 / (1 / tau + curvature), max(1 / tau - curvature, 0.0)
     beta_limit = (1 - (m * s) ** 0.5) / (1 + (m * s) ** 0.5)
@@ -95,10 +112,10 @@ def fista(
         new = prox(y + s * (gradient(y) - (y - centre) / tau), s)
         length, size = _size(new - y), max(_size(centre), _size(new))
         error = 2 * length / (s * m) if m > 0 else float("inf")
-        # Without strong convexity (q >= 1) there is no bound; then a step lost in rounding has to do.
+        # Without strong convexity (q >= 1) there is no bound: stop when the step is lost in rounding.
         if error <= tolerance * size or length <= 0.25 * tolerance * size:
             return Implicit(new, k, error, True)
-        if float((y - new) @ (new - d)) > 0:  # momentum points uphill: restart, which finds unknown strong convexity
+        if float((y - new) @ (new - d)) > 0:  # momentum points uphill: restart to adapt to the strong convexity
             t = 1.0
         t, before = (1 + (1 + 4 * t * t) ** 0.5) / 2, t
         y, d = new + min((before - 1) / t, beta_limit) * (new - d), new

@@ -1,5 +1,5 @@
-"""Closed proper convex functions: the value, the proximal map and the distance to the subdifferential, by blocks."""
-# ruff: noqa: ARG002  (a separable prox need not know where blocks begin, nor a finite function how u was rounded)
+"""Closed proper convex functions: the value, the proximal map and the distance to the subdifferential, per block."""
+# ruff: noqa: ARG002  (a separable prox does not use `batch`, a finite function does not use `slack`)
 
 from __future__ import annotations
 
@@ -27,40 +27,51 @@ _RULES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Convex(ABC):
-    """A closed proper convex function h of one block; the first `batch` dimensions of a tensor count the blocks."""
+    """A closed proper convex function h of one block of variables; the base of every f and g.
+
+    The first `batch` dimensions of a tensor number the blocks; the other dimensions belong to one block. A subclass
+    defines `prox`, `_terms` and `_residual`.
+
+    Example:
+        >>> h = L1(2.0)
+        >>> h.value(torch.tensor([[1.0, -1.0], [0.0, 3.0]]), batch=1)
+        tensor([4., 6.])
+        >>> h.translated(5.0).scaled(0.5).prox(torch.tensor([5.0, 9.0]), 1.0)
+        tensor([5., 8.])
+    """
 
     def value(self, u: Tensor, batch: int = 0) -> Tensor:
-        """h(u), of the shape of the batch; infinite outside the domain."""
+        """Return h(u) per block; infinite outside the domain."""
         return _rows(self._terms(u, batch, 0.0), batch).sum(-1)
 
     @abstractmethod
     def prox(self, z: Tensor, eta: float, batch: int = 0) -> Tensor:
-        """argmin_u h(u) + ||u - z||^2 / (2 eta)."""
+        """Return prox_h^eta(z) = argmin_u h(u) + ||u - z||^2 / (2 eta)."""
 
     def distance(self, u: Tensor, v: Tensor, batch: int = 0) -> Tensor:
-        """min ||v - g|| over g in dh(u), of the shape of the batch; infinite outside the domain."""
+        """Return min ||v - g|| over g in the subdifferential dh(u), per block; infinite outside the domain."""
         return _norm(_rows(self._residual(u, v, batch, 0.0), batch)).squeeze(-1)
 
     def scaled(self, factor: float) -> Scaled:
-        """factor h(u)."""
+        """Return the function u -> factor h(u)."""
         return Scaled(self, factor)
 
     def translated(self, shift: Parameter) -> Translated:
-        """h(u - shift)."""
+        """Return the function u -> h(u - shift)."""
         return Translated(self, shift)
 
     @abstractmethod
     def _terms(self, u: Tensor, batch: int, slack: Parameter) -> Tensor:
-        """Any entries that add up, block by block, to h(u); slack bounds the rounding that u has already suffered."""
+        """Return entries whose sum per block is h(u); `slack` bounds the rounding error that u already has."""
 
     @abstractmethod
     def _residual(self, u: Tensor, v: Tensor, batch: int, slack: Parameter) -> Tensor:
-        """Any entries with the norm, block by block, of v minus its projection on dh(u)."""
+        """Return entries whose norm per block is that of v minus its projection onto dh(u)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Scaled(Convex):
-    """factor h(u), factor > 0."""
+    """The function factor h(u), factor > 0; made by `Convex.scaled`."""
 
     function: Convex
     factor: float
@@ -69,7 +80,7 @@ class Scaled(Convex):
         _check(self, factor="finite and > 0")
 
     def prox(self, z: Tensor, eta: float, batch: int = 0) -> Tensor:
-        """The prox of h with the step factor eta."""
+        """Return prox_h^(factor eta)(z)."""
         return self.function.prox(z, eta * self.factor, batch)
 
     def _terms(self, u: Tensor, batch: int, slack: Parameter) -> Tensor:
@@ -81,7 +92,7 @@ class Scaled(Convex):
 
 @dataclass(frozen=True, eq=False)
 class Translated(Convex):
-    """h(u - shift)."""
+    """The function h(u - shift); made by `Convex.translated`."""
 
     function: Convex
     shift: Parameter
@@ -90,7 +101,7 @@ class Translated(Convex):
         _check(self, shift="finite")
 
     def prox(self, z: Tensor, eta: float, batch: int = 0) -> Tensor:
-        """The prox of h at z - shift, plus shift."""
+        """Return shift + prox_h^eta(z - shift)."""
         return self.shift + self.function.prox(z - self.shift, eta, batch)
 
     def _terms(self, u: Tensor, batch: int, slack: Parameter) -> Tensor:
@@ -104,10 +115,15 @@ class Translated(Convex):
 
 @dataclass(frozen=True, eq=False)
 class Zero(Convex):
-    """h(u) = 0."""
+    """The function h(u) = 0.
+
+    Example:
+        >>> Zero().prox(torch.tensor([3.0]), 1.0)
+        tensor([3.])
+    """
 
     def prox(self, z: Tensor, eta: float, batch: int = 0) -> Tensor:
-        """z itself, not a copy."""
+        """Return z itself, not a copy."""
         return z
 
     def _terms(self, u: Tensor, batch: int, slack: Parameter) -> Tensor:
@@ -119,7 +135,19 @@ class Zero(Convex):
 
 @dataclass(frozen=True, eq=False)
 class ElasticNet(Convex):
-    """h(u) = l1 ||u||_1 + (l2 / 2) ||u||^2."""
+    """The function h(u) = l1 ||u||_1 + (l2 / 2) ||u||^2.
+
+    Args:
+        l1: The weight of the 1-norm, finite and >= 0.
+        l2: The weight of the squared 2-norm, finite and >= 0.
+
+    Raises:
+        InputError: If a weight is negative or not finite.
+
+    Example:
+        >>> ElasticNet(1.0, 1.0).prox(torch.tensor([3.0, 0.5]), 1.0)
+        tensor([1., 0.])
+    """
 
     l1: float
     l2: float
@@ -128,7 +156,7 @@ class ElasticNet(Convex):
         _check(self, l1="finite and >= 0", l2="finite and >= 0")
 
     def prox(self, z: Tensor, eta: float, batch: int = 0) -> Tensor:
-        """sgn(z) (|z| - eta l1)_+ / (1 + eta l2)."""
+        """Return sgn(z) (|z| - eta l1)_+ / (1 + eta l2)."""
         return softshrink(z, eta * self.l1) / (1.0 + eta * self.l2)
 
     def _terms(self, u: Tensor, batch: int, slack: Parameter) -> Tensor:
@@ -140,7 +168,18 @@ class ElasticNet(Convex):
 
 @dataclass(frozen=True, eq=False)
 class L1(ElasticNet):
-    """h(u) = weight ||u||_1."""
+    """The function h(u) = weight ||u||_1, whose proximal map is soft thresholding.
+
+    Args:
+        weight: Finite and >= 0.
+
+    Raises:
+        InputError: If `weight` is negative or not finite.
+
+    Example:
+        >>> L1(1.0).prox(torch.tensor([3.0, 0.5]), 1.0)
+        tensor([2., 0.])
+    """
 
     l1: float = field(init=False, repr=False)
     l2: float = field(init=False, repr=False, default=0.0)
@@ -151,13 +190,25 @@ class L1(ElasticNet):
         object.__setattr__(self, "l1", self.weight)
 
     def prox(self, z: Tensor, eta: float, batch: int = 0) -> Tensor:
-        """sgn(z) (|z| - eta weight)_+."""
+        """Return sgn(z) (|z| - eta weight)_+."""
         return softshrink(z, eta * self.weight)
 
 
 @dataclass(frozen=True, eq=False)
 class SquaredL2(Convex):
-    """h(u) = (weight / 2) ||u - centre||^2."""
+    """The function h(u) = (weight / 2) ||u - centre||^2.
+
+    Args:
+        weight: Finite and >= 0.
+        centre: A number, or a tensor that broadcasts to u.
+
+    Raises:
+        InputError: If `weight` is negative, or a value is not finite.
+
+    Example:
+        >>> SquaredL2(1.0, centre=4.0).prox(torch.tensor([0.0]), 1.0)
+        tensor([2.])
+    """
 
     weight: float = 1.0
     centre: Parameter = 0.0
@@ -166,7 +217,7 @@ class SquaredL2(Convex):
         _check(self, weight="finite and >= 0", centre="finite")
 
     def prox(self, z: Tensor, eta: float, batch: int = 0) -> Tensor:
-        """(z + eta weight centre) / (1 + eta weight)."""
+        """Return (z + eta weight centre) / (1 + eta weight)."""
         a = eta * self.weight
         if isinstance(self.centre, Tensor) and self.centre.dtype == z.dtype:
             return torch.lerp(z, self.centre, a / (1.0 + a))  # the same in one pass
@@ -181,7 +232,19 @@ class SquaredL2(Convex):
 
 @dataclass(frozen=True, eq=False)
 class Box(Convex):
-    """The indicator of lower <= u <= upper; a side may be infinite."""
+    """The indicator of lower <= u <= upper: 0 inside, infinite outside.
+
+    Args:
+        lower: A number or a tensor; -inf for no bound.
+        upper: A number or a tensor; inf for no bound.
+
+    Raises:
+        InputError: If a bound is NaN, or lower > upper.
+
+    Example:
+        >>> Box(0.0, 1.0).prox(torch.tensor([-2.0, 0.5, 2.0]), 1.0)
+        tensor([0.0000, 0.5000, 1.0000])
+    """
 
     lower: Parameter
     upper: Parameter
@@ -191,7 +254,12 @@ class Box(Convex):
         lower, upper = self.lower, self.upper
         if (wrong := _tensor(lower) > _tensor(upper)).any():
             low, high = (_tensor(side).expand_as(wrong)[wrong][0].item() for side in (lower, upper))
-            raise InputError(f"Box: lower must be <= upper, got lower={low}, upper={high}: swap them")
+            raise InputError(
+                f"Box: lower must be <= upper, got lower={low}, upper={high}: swap them",
+                code="box-bounds",
+                lower=low,
+                upper=high,
+            )
         # torch.clamp takes two numbers or two tensors, not one of each.
         if isinstance(upper, Tensor) and not isinstance(lower, Tensor):
             object.__setattr__(self, "lower", upper.new_tensor(lower))
@@ -199,7 +267,7 @@ class Box(Convex):
             object.__setattr__(self, "upper", lower.new_tensor(upper))
 
     def prox(self, z: Tensor, eta: float, batch: int = 0) -> Tensor:
-        """min{max{z, lower}, upper}."""
+        """Return min{max{z, lower}, upper}."""
         return torch.clamp(z, self.lower, self.upper)  # type: ignore[arg-type]
 
     def _terms(self, u: Tensor, batch: int, slack: Parameter) -> Tensor:
@@ -214,7 +282,12 @@ class Box(Convex):
 
 @dataclass(frozen=True, eq=False)
 class NonNegative(Box):
-    """The indicator of u >= 0."""
+    """The indicator of u >= 0.
+
+    Example:
+        >>> NonNegative().prox(torch.tensor([-2.0, 2.0]), 1.0)
+        tensor([0., 2.])
+    """
 
     lower: Parameter = field(init=False, repr=False, default=0.0)
     upper: Parameter = field(init=False, repr=False, default=math.inf)
@@ -222,7 +295,19 @@ class NonNegative(Box):
 
 @dataclass(frozen=True, eq=False)
 class LinfBall(Box):
-    """The indicator of ||u - centre||_inf <= radius."""
+    """The indicator of ||u - centre||_inf <= radius.
+
+    Args:
+        radius: Finite and >= 0.
+        centre: A number, or a tensor that broadcasts to u.
+
+    Raises:
+        InputError: If `radius` is negative, or a value is not finite.
+
+    Example:
+        >>> LinfBall(1.0).prox(torch.tensor([3.0, -4.0]), 1.0)
+        tensor([ 1., -1.])
+    """
 
     lower: Parameter = field(init=False, repr=False)
     upper: Parameter = field(init=False, repr=False)
@@ -237,7 +322,19 @@ class LinfBall(Box):
 
 @dataclass(frozen=True, eq=False)
 class L2Ball(Convex):
-    """The indicator of ||u - centre|| <= radius."""
+    """The indicator of ||u - centre||_2 <= radius.
+
+    Args:
+        radius: Finite and >= 0.
+        centre: A number, or a tensor that broadcasts to u.
+
+    Raises:
+        InputError: If `radius` is negative, or a value is not finite.
+
+    Example:
+        >>> L2Ball(5.0).prox(torch.tensor([6.0, -8.0]), 1.0)
+        tensor([ 3., -4.])
+    """
 
     radius: float
     centre: Parameter = 0.0
@@ -246,7 +343,7 @@ class L2Ball(Convex):
         _check(self, radius="finite and >= 0", centre="finite")
 
     def prox(self, z: Tensor, eta: float, batch: int = 0) -> Tensor:
-        """centre + (z - centre) min{1, radius / ||z - centre||}."""
+        """Return centre + (z - centre) min{1, radius / ||z - centre||}."""
         y = _rows(_plus(z, self.centre, -1.0), batch)
         size = torch.linalg.vector_norm(y, math.inf, dim=-1, keepdim=True).clamp(min=1.0) if y.numel() else 1.0
         norm = _norm(y / size) * size  # squares of a large z would overflow
@@ -258,7 +355,7 @@ class L2Ball(Convex):
         return _indicator(_norm(y) <= self.radius + tolerance, u)
 
     def _residual(self, u: Tensor, v: Tensor, batch: int, slack: Parameter) -> Tensor:
-        """v inside, v - (<v, y>)_+ y on the sphere with y = (u - centre) / ||u - centre||, 0 if radius = 0."""
+        """Return v inside, v - (<v, y>)_+ y on the sphere with y = (u - centre) / ||u - centre||, 0 if radius = 0."""
         y, tolerance = self._centred(u, batch, slack)
         norm, v = _norm(y), _rows(v, batch)
         y = y / norm.clamp(min=_TINY)
@@ -273,7 +370,18 @@ class L2Ball(Convex):
 
 @dataclass(frozen=True, eq=False)
 class Simplex(Convex):
-    """The indicator of u >= 0, sum_j u_j = total, total > 0."""
+    """The indicator of u >= 0 and sum_j u_j = total.
+
+    Args:
+        total: Finite and > 0.
+
+    Raises:
+        InputError: If `total` is not positive or not finite.
+
+    Example:
+        >>> Simplex().prox(torch.tensor([1.0, 0.5, -3.0]), 1.0)
+        tensor([0.7500, 0.2500, 0.0000])
+    """
 
     total: float = 1.0
 
@@ -281,9 +389,9 @@ class Simplex(Convex):
         _check(self, total="finite and > 0")
 
     def prox(self, z: Tensor, eta: float, batch: int = 0) -> Tensor:
-        """(z - t)_+ with t = max_k (z_(1) + ... + z_(k) - total) / k, z_(1) >= z_(2) >= ..."""
+        """Return (z - t)_+ with t = max_k (z_(1) + ... + z_(k) - total) / k, z_(1) >= z_(2) >= ..."""
         y = _rows(z, batch)
-        y = y - y.amax(-1, keepdim=True)  # what stays positive is now of the size of total: a large z loses no digits
+        y = y - y.amax(-1, keepdim=True)  # entries that stay positive are now <= total, so a large z loses no digits
         sums = y.sort(dim=-1, descending=True).values.cumsum(-1)
         u = torch.relu(y - ((sums - self.total) / _ranks(y)).amax(-1, keepdim=True))
         return (u / (u.sum(-1, keepdim=True) / self.total)).reshape(z.shape)  # undoes the rounding of a long cumsum
@@ -295,7 +403,7 @@ class Simplex(Convex):
         return _indicator((u >= 0).all(-1) & (gap.abs() <= tolerance), u).unsqueeze(-1)
 
     def _residual(self, u: Tensor, v: Tensor, batch: int, slack: Parameter) -> Tensor:
-        """v - t on the support, (v - t)_+ off it, with the t that makes the norm smallest."""
+        """Return v - t on the support, (v - t)_+ off it, with the t of the smallest norm."""
         support, v = _rows(u, batch) > 0, _rows(v, batch)
         v = v - v.amax(-1, keepdim=True)
         # The best t is the mean of v over the support and the k largest entries off it: the largest such mean over k.
@@ -307,12 +415,12 @@ class Simplex(Convex):
 
 
 def _rows(x: Tensor, batch: int) -> Tensor:
-    """One flat row per block; a block may be a number."""
+    """Reshape to one flat row per block; a block may be a number."""
     return x.unsqueeze(-1).flatten(batch)
 
 
 def _norm(rows: Tensor) -> Tensor:
-    """||row||, summed in a cascade: on a CPU vector_norm adds one by one and loses up to d eps / 10 of d entries."""
+    """Return ||row||, summed in a cascade: on a CPU, vector_norm adds d entries in order and loses up to d eps / 10."""
     return rows.square().sum(-1, keepdim=True).sqrt()
 
 
@@ -321,7 +429,7 @@ def _ranks(rows: Tensor) -> Tensor:
 
 
 def _plus(x: Tensor, c: Parameter, alpha: float = 1.0) -> Tensor:
-    """x + alpha c, free of charge for the default c = 0.0."""
+    """Return x + alpha c; no work for the default c = 0.0."""
     return torch.add(x, c, alpha=alpha) if isinstance(c, Tensor) or c else x
 
 
@@ -330,15 +438,14 @@ def _indicator(inside: Tensor, like: Tensor) -> Tensor:
 
 
 def _rounding(u: Tensor, p: Tensor) -> Tensor:
-    """A bound on the error of p = u - shift, where u itself was rounded from shift + p."""
+    """Bound the error of p = u - shift, where u itself was rounded from shift + p."""
     return torch.finfo(u.dtype).eps * (u.abs() + p.abs())
 
 
 def _tolerance(rows: Tensor) -> float:
-    """By how many roundings of its d entries a norm or a sum may be off.
+    """Return the error allowed in a norm or sum of d entries, in units of the rounding of one entry.
 
-    Ours are off by less than 10 for any d; sqrt(d) makes room for points from elsewhere (softmax, normalize), which
-    add plainly.
+    Our own sums are off by less than 10 for any d. sqrt(d) also accepts points from softmax or normalize.
     """
     return 4.0 * math.sqrt(rows.shape[-1])
 
@@ -351,5 +458,10 @@ def _check(function: Convex, **rules: str) -> None:
     for name, rule in rules.items():
         x = _tensor(getattr(function, name))
         if (wrong := ~_RULES[rule](x)).any():
-            got = f"{type(function).__name__}: {name} must be {rule}, got {x[wrong][0].item()}"
-            raise InputError(f"{got}: choose a {name} that is")
+            kind, value = type(function).__name__, x[wrong][0].item()
+            raise InputError(
+                f"{kind}: {name} must be {rule}, got {value}: change {name}",
+                code=f"{name}-range",
+                function=kind,
+                value=value,
+            )
