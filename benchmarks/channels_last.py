@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from benchmarks.timing import Report, Row, interleaved
 from sihg.core.draw import generator
-from sihg.robust.gradients import gradient
+from sihg.robust.gradients import input_gradient
 from sihg.robust.models import build
 
 SEED = 0
@@ -36,7 +36,7 @@ def measure(name: str, shape: tuple[int, int, int], batch: int, repetitions: int
     first = deepcopy(last).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     draw = generator(SEED, "channels last")
     x, y = torch.rand(batch, *shape, generator=draw), torch.randint(10, (batch,), generator=draw)
-    g, h = (gradient(deepcopy(model).double(), x.double(), y) for model in (last, first))
+    g, h = (input_gradient(deepcopy(model).double(), x.double(), y) for model in (last, first))
     apart = float((g - h).abs().max() / g.abs().max())  # in float32 a ReLU at its kink may turn by rounding
     assert apart < 1e-12, f"the two ways are {apart:.1e} apart"
     timed = interleaved({"last": passes(last, x, y), "first": passes(first, x, y)}, repetitions, SECONDS)
@@ -58,6 +58,6 @@ def passes(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], None]:
 
     def go() -> None:
         for _ in range(PASSES):
-            gradient(model, x, y)
+            input_gradient(model, x, y)
 
     return go

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from benchmarks.timing import FEWEST, Report, ratio
 from sihg.core.draw import generator
 from sihg.robust.data import as_samples
-from sihg.robust.gradients import evaluating
+from sihg.robust.gradients import evaluation_mode
 from sihg.robust.models import build
 
 FEW, MANY = 1000, 10_000  # samples
@@ -65,7 +65,7 @@ def write(folder: Path) -> None:
     save_file({name: value.contiguous() for name, value in model.state_dict().items()}, folder / "model.safetensors")
     noise = torch.randint(256, (MANY, *SHAPE), generator=generator(SEED, "memory"), dtype=torch.uint8)
     x = as_samples((noise, torch.zeros(MANY, dtype=torch.int64)))
-    with evaluating(model), torch.no_grad():
+    with evaluation_mode(model), torch.no_grad():
         y = torch.cat([model(x.floats(rows)).argmax(1) for rows in torch.arange(MANY).split(FEW)])
     for n in (FEW, MANY):
         np.savez(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from benchmarks.timing import NotRun
 from sihg.cli.main import main as sihg
 from sihg.errors import InputError
-from sihg.robust.data import held_out, load
+from sihg.robust.data import load, stratified_split
 from sihg.robust.training.weights import load as load_model
 
 EPS = 0.4
@@ -29,7 +29,7 @@ def images(n: int) -> tuple[Tensor, Tensor]:
         _, test = load("mnist")
     except InputError as error:
         raise NotRun(str(error)) from error
-    some = held_out(test, n)[1]
+    some = stratified_split(test, n)[1]
     return some.floats(), some.y
 
 

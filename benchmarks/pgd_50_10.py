@@ -30,7 +30,7 @@ from benchmarks.peers import BEST, PEERS, SEED, STARTS, Case, fastest, ratios, v
 from benchmarks.timing import FEWEST, Once, Ratio, Report, Row, Timed, Value, interleaved, once
 from sihg.core.draw import generator
 from sihg.robust.attacks.base import DRAWN
-from sihg.robust.threat import noise
+from sihg.robust.threat import uniform_noise
 
 N, T, R = 2000, 50, 10
 LEAST = {"natural": 10.0, "robust": 1.6}  # times of ours, of the fastest peer with all samples as one batch
@@ -164,4 +164,4 @@ def start(case: Case, run: int) -> Tensor:
     shape = (DRAWN, *case.x.shape[1:])
     blocks = range(-(-len(case.x) // DRAWN))
     draws = (generator(SEED, "attack start", run, block) for block in blocks)
-    return torch.cat([noise("linf", shape, case.eps, draw, case.x.dtype) for draw in draws])[: len(case.x)]
+    return torch.cat([uniform_noise("linf", shape, case.eps, draw, case.x.dtype) for draw in draws])[: len(case.x)]

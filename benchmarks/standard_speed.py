@@ -21,7 +21,7 @@ import sihg
 from benchmarks import mnist
 from benchmarks.apart import Apart
 from benchmarks.timing import BATCHES, Once, Report, Row, interleaved, once
-from sihg.robust.attacks.registry import STANDARD, attack
+from sihg.robust.attacks.registry import STANDARD, build_attack
 from sihg.robust.attacks.runner import run_attacks
 from sihg.robust.data import as_samples
 from sihg.robust.threat import Ball
@@ -97,7 +97,7 @@ def their_set(model: nn.Module, x: Tensor, y: Tensor, batch: int, attacks: list[
 
 def our_attack(name: str, model: nn.Module, x: Tensor, y: Tensor) -> Once:
     """Run and time one attack of ours alone: the accuracy it leaves."""
-    plan = {part: attack(part, Ball(mnist.EPS)) for part in ("natural", name)}
+    plan = {part: build_attack(part, Ball(mnist.EPS)) for part in ("natural", name)}
     return once(lambda: next(iter(run_attacks(model, as_samples((x, y)), {name: plan}, seed=SEED))).accuracy)
 
 

@@ -18,7 +18,7 @@ from sihg.errors import SihgError
 from sihg.robust import data
 from sihg.robust.attacks.base import margins
 from sihg.robust.evaluation.evaluate import Evaluation
-from sihg.robust.gradients import gradient, summed
+from sihg.robust.gradients import cross_entropy_sum, input_gradient
 from sihg.robust.models.threshold import threshold_of
 from sihg.robust.training.weights import of_run
 
@@ -41,7 +41,7 @@ def on_the_ramp(model: nn.Module, eps: float) -> Callable[[Tensor, Tensor], Tens
             mine, least, most = y[left], low[left], high[left]
             at = least + (most - least) * torch.rand_like(least)
             for step in range(STEPS):
-                uphill = gradient(model, at, mine, summed if run % 2 == 0 else lost_margin).sign()
+                uphill = input_gradient(model, at, mine, cross_entropy_sum if run % 2 == 0 else lost_margin).sign()
                 at = torch.clamp(at + 0.2 * (1 - step / STEPS) * (most - least) * uphill, least, most)
             point[left] = at
             with torch.no_grad():

@@ -70,7 +70,7 @@ def test_get(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         progress("a.gz", 1_000_000, 1_000_000)
         return [data_dir / name] if name == "svhn" else []
 
-    monkeypatch.setattr(download, "get", fake)
+    monkeypatch.setattr(download, "fetch", fake)
     assert run("get", "svhn", "--data-dir", str(tmp_path)) == 0
     captured = capsys.readouterr()
     assert "non-commercial use only" in said[0]

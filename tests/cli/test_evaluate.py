@@ -17,7 +17,7 @@ from sihg.cli.main import main
 from sihg.robust import data
 from sihg.robust.attacks import FGSM
 from sihg.robust.attacks.runner import device_of
-from sihg.robust.data import held_out
+from sihg.robust.data import stratified_split
 from sihg.robust.evaluation.evaluate import Z95, evaluate, wilson
 from sihg.robust.evaluation.stored import Question, ask
 from sihg.robust.training.weights import load, of_run
@@ -67,7 +67,7 @@ def test_a_subset_tells_which_samples_it_is_of(done: Path) -> None:
     with np.load(done / "evaluation" / "last_test_natural_n40_seed3.npz") as file:
         index, label = torch.from_numpy(file["index"]), file["label"]
     assert samples.y[index].tolist() == label.tolist()
-    assert torch.equal(samples.x[index], held_out(samples, 40, seed=3)[1].x)
+    assert torch.equal(samples.x[index], stratified_split(samples, 40, seed=3)[1].x)
 
 
 def test_damage_of_what_an_evaluation_does_not_need_is_none(done: Path, tmp_path: Path) -> None:

@@ -8,7 +8,16 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from sihg.errors import InputError, UnknownNameError
-from sihg.robust.gradients import ascend, descend, evaluating, frozen_statistics, gradient, inner_mode, slope, summed
+from sihg.robust.gradients import (
+    ascend,
+    backward,
+    cross_entropy_sum,
+    evaluation_mode,
+    frozen_statistics,
+    inner_mode,
+    input_gradient,
+    slope,
+)
 from sihg.robust.threat import Ball
 from tests.robust.methods.nets import gradients, net, samples, watched
 
@@ -16,7 +25,7 @@ from tests.robust.methods.nets import gradients, net, samples, watched
 def test_each_row_has_the_gradient_of_its_own_loss() -> None:
     x, y = samples(5)
     model = net("smooth")
-    got = gradient(model, x, y)
+    got = input_gradient(model, x, y)
     for i in range(5):
         point = x[i : i + 1].clone().requires_grad_()
         cross_entropy(model(point), y[i : i + 1]).backward()
@@ -28,7 +37,7 @@ def test_a_gradient_leaves_nothing_behind() -> None:
     x, y = samples(5)
     model = net("plain")
     with torch.no_grad():
-        g = gradient(model, x, y)
+        g = input_gradient(model, x, y)
     assert torch.equal(g, slope(model, x, y)(torch.zeros_like(x)))
     assert not x.requires_grad
     assert not g.requires_grad
@@ -45,22 +54,22 @@ def test_ascend_is_its_steps_by_hand() -> None:
     by_hand, low, high = torch.zeros_like(x), (-x).clamp(min=-0.2), (1 - x).clamp(max=0.2)
     for point in points.inputs:
         assert torch.equal(point, x + by_hand)
-        by_hand = (by_hand + 0.15 * gradient(model, point, y).sign()).clamp(low, high)
+        by_hand = (by_hand + 0.15 * input_gradient(model, point, y).sign()).clamp(low, high)
     assert torch.equal(delta, by_hand)
     assert len(points.inputs) == 3
 
 
-def test_descend_adds_the_gradient_of_the_sum_over_the_global_size() -> None:
+def test_backward_adds_the_gradient_of_the_sum_over_the_global_size() -> None:
     x, y = samples(8)
     whole, parts = net("smooth"), net("smooth")
-    loss, logits = descend(whole, x, y, 8)
-    assert torch.equal(loss, summed(whole(x), y).detach())
-    assert not logits.requires_grad
+    loss = backward(cross_entropy_sum(whole(x), y), x, 8)
+    assert torch.equal(loss, cross_entropy_sum(whole(x), y).detach())
+    assert not loss.requires_grad
     twin = net("smooth")
     cross_entropy(twin(x), y).backward()
     torch.testing.assert_close(gradients(whole), gradients(twin), rtol=1e-12, atol=1e-15)
     for rows in (slice(0, 3), slice(3, 8)):
-        descend(parts, x[rows], y[rows], 8)
+        backward(cross_entropy_sum(parts(x[rows]), y[rows]), x[rows], 8)
     torch.testing.assert_close(gradients(parts), gradients(whole), rtol=1e-12, atol=1e-15)
 
 
@@ -121,7 +130,7 @@ def test_modes_are_restored_for_each_module(mode: str, fails: bool) -> None:
 def test_evaluating_uses_the_running_statistics() -> None:
     x, _ = samples(4)
     model = net("bn")
-    with evaluating(model):
+    with evaluation_mode(model):
         each = torch.cat([model(row[None]) for row in x])
         torch.testing.assert_close(model(x), each, rtol=1e-12, atol=1e-14)
 
@@ -134,4 +143,4 @@ def test_an_unknown_mode() -> None:
 @pytest.mark.parametrize(("labels", "found"), [([0, 10], "from 0 to 10"), ([-1, 3], "from -1 to 3")])
 def test_a_label_without_an_output(labels: list[int], found: str) -> None:
     with pytest.raises(InputError, match=f"labels go {found}, but the model has 10 outputs: labels count from 0"):
-        summed(torch.zeros(2, 10), torch.tensor(labels))
+        cross_entropy_sum(torch.zeros(2, 10), torch.tensor(labels))

@@ -10,7 +10,7 @@ import torch
 from sihg.robust import data
 from sihg.robust.attacks.runner import run_attacks
 from sihg.robust.data import DataWarning
-from sihg.robust.data.samples import held_out
+from sihg.robust.data.samples import stratified_split
 from sihg.robust.evaluation.evaluate import planned
 from sihg.robust.threat import Ball
 from sihg.robust.training.config import Settings, preset
@@ -52,7 +52,7 @@ def losses(folder: Path) -> list[float]:
 
 def accuracy(result: Trained, settings: Settings, samples: int) -> float:
     """Under PGD-20, on test images."""
-    test = held_out(data.load(settings.data, FOLDER)[1], samples)[1]
+    test = stratified_split(data.load(settings.data, FOLDER)[1], samples)[1]
     ball = Ball(settings.eps, settings.norm, settings.bounds)
     return run_attacks(result.model, test, planned("pgd-20", ball))[0].accuracy
 

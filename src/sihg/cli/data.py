@@ -66,7 +66,7 @@ def _table(rows: list[dict[str, Any]]) -> str:
 def run_get(args: argparse.Namespace) -> int:
     """Download what is missing."""
     from sihg.robust.data import SOURCES
-    from sihg.robust.data.download import get
+    from sihg.robust.data.download import fetch
 
     if args.name == "digits":
         print("digits comes with the package: nothing to download")
@@ -74,7 +74,7 @@ def run_get(args: argparse.Namespace) -> int:
     if args.name in SOURCES and SOURCES[args.name].licence:
         print(SOURCES[args.name].licence, file=sys.stderr, flush=True)
     with _progress() as progress:
-        paths = get(args.name, args.data_dir, progress)
+        paths = fetch(args.name, args.data_dir, progress)
     for path in paths:
         print(path)
     if not paths:
@@ -84,9 +84,9 @@ def run_get(args: argparse.Namespace) -> int:
 
 def run_check(args: argparse.Namespace) -> int:
     """Judge every file; 2 if one is damaged or a part that is needed is missing."""
-    from sihg.robust.data.overview import check
+    from sihg.robust.data.overview import check_data_set
 
-    verdicts, missing, usable = check(args.name, args.data_dir)
+    verdicts, missing, usable = check_data_set(args.name, args.data_dir)
     for verdict in verdicts:
         print(f"{verdict.state:8} {verdict}")
     for part in missing:

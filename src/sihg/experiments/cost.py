@@ -16,8 +16,8 @@ from sihg.robust import data as sources
 from sihg.robust.attacks import Attack
 from sihg.robust.attacks.base import rows_at_once
 from sihg.robust.attacks.runner import run_attacks
-from sihg.robust.data.samples import Samples
-from sihg.robust.evaluation.evaluate import check_plans, drawn, planned
+from sihg.robust.data.samples import Samples, stratified_subset
+from sihg.robust.evaluation.evaluate import check_plans, planned
 from sihg.robust.threat import Ball
 from sihg.robust.training.config import Settings
 from sihg.robust.training.fit import prepare
@@ -42,7 +42,7 @@ def costs(settings: Settings, attacks: Sequence[str], samples: int | None, data_
     """
     trainer = prepare(replace(settings, memory_files=False), data_dir=data_dir, tell=lambda _event, _about: None)
     check_plans(trainer.model, trainer.train, planned(attacks, trainer.ball, source=load))
-    test = drawn(sources.load(settings.data, data_dir)[1], samples, 0)
+    test = stratified_subset(sources.load(settings.data, data_dir)[1], samples, 0)
     training = settings.epochs * trainer.steps * _step(trainer)
     if trainer.held_out is not None:
         looks = math.ceil(settings.epochs / settings.evaluate_every)

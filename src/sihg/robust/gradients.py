@@ -17,12 +17,12 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 Slope = Callable[[Tensor], Tensor]
 
 
-def each(logits: Tensor, y: Tensor) -> Tensor:
+def cross_entropy_per_row(logits: Tensor, y: Tensor) -> Tensor:
     """The cross-entropy of each row."""
     return cross_entropy(logits, y, reduction="none")
 
 
-def summed(logits: Tensor, y: Tensor) -> Tensor:
+def cross_entropy_sum(logits: Tensor, y: Tensor) -> Tensor:
     """The cross-entropies of a batch, added up: each row's gradient is that of its own loss."""
     try:
         return cross_entropy(logits, y, reduction="sum")
@@ -33,7 +33,7 @@ def summed(logits: Tensor, y: Tensor) -> Tensor:
         ) from None
 
 
-def finite(loss: Tensor, point: Tensor) -> Tensor:
+def check_finite(loss: Tensor, point: Tensor) -> Tensor:
     """The loss of a batch; one that is not finite is an error before it reaches the weights."""
     if not math.isfinite(float(loss.detach())):
         rows = (~torch.isfinite(point.detach().flatten(1)).all(1)).nonzero().flatten().tolist()
@@ -45,7 +45,7 @@ def finite(loss: Tensor, point: Tensor) -> Tensor:
     return loss
 
 
-def gradient(model: nn.Module, point: Tensor, y: Tensor, loss: Loss = summed) -> Tensor:
+def input_gradient(model: nn.Module, point: Tensor, y: Tensor, loss: Loss = cross_entropy_sum) -> Tensor:
     """The gradient of the loss in the input; weights get none, and none is computed for them."""
     point = point.detach().requires_grad_()
     with torch.enable_grad():
@@ -53,9 +53,9 @@ def gradient(model: nn.Module, point: Tensor, y: Tensor, loss: Loss = summed) ->
         return torch.autograd.grad(value, point)[0]
 
 
-def slope(model: nn.Module, x: Tensor, y: Tensor, loss: Loss = summed) -> Slope:
+def slope(model: nn.Module, x: Tensor, y: Tensor, loss: Loss = cross_entropy_sum) -> Slope:
     """The gradient in delta of the loss at x + delta, as a function of delta."""
-    return lambda delta: gradient(model, x + delta, y, loss)
+    return lambda delta: input_gradient(model, x + delta, y, loss)
 
 
 def ascend(slope: Slope, delta: Tensor, feasible: Feasible, step: float | Tensor, steps: int) -> Tensor:
@@ -65,17 +65,10 @@ def ascend(slope: Slope, delta: Tensor, feasible: Feasible, step: float | Tensor
     return delta
 
 
-def descend(
-    model: nn.Module, point: Tensor, y: Tensor, size: int, mixed: Callable[[Tensor], Tensor] = lambda loss: loss
-) -> tuple[Tensor, Tensor]:
-    """The pass that trains: add the weight gradient of sum(loss) / size; give the summed loss and the logits.
-
-    `mixed` may make another summed loss of it.
-    """
-    logits = model(point)
-    loss = finite(mixed(summed(logits, y)), point)
-    (loss / size).backward()
-    return loss.detach(), logits.detach()
+def backward(loss: Tensor, point: Tensor, size: int) -> Tensor:
+    """Add the gradient of loss / size to that of the weights, if the loss at `point` is finite; return the loss."""
+    (check_finite(loss, point) / size).backward()
+    return loss.detach()
 
 
 @contextmanager
@@ -105,7 +98,7 @@ def frozen_statistics(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Put every module into evaluation mode, then each back into the mode it had."""
     training = [module for module in model.modules() if module.training]
     model.eval()
@@ -116,4 +109,4 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-STATISTICS = {"batch": frozen_statistics, "running": evaluating}
+STATISTICS = {"batch": frozen_statistics, "running": evaluation_mode}

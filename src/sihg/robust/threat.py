@@ -235,7 +235,9 @@ class L2Set:
         return int((_norms(delta) >= 0.99 * self.balls[-1][1]).sum()) / max(1, len(delta))
 
 
-def noise(norm: str, shape: Sequence[int], radius: float, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+def uniform_noise(
+    norm: str, shape: Sequence[int], radius: float, generator: torch.Generator, dtype: torch.dtype
+) -> Tensor:
     """Uniform noise from the ball of `radius` of each row, whatever the bounds."""
     everywhere = torch.full(tuple(shape), math.inf, dtype=dtype)
     free: Feasible = LinfSet(-everywhere, everywhere) if norm == "linf" else L2Set(-everywhere, everywhere)

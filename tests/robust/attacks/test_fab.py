@@ -16,7 +16,7 @@ from sihg.errors import InputError
 from sihg.robust.attacks import base
 from sihg.robust.attacks._hyperplane import shortest
 from sihg.robust.attacks.fab import FAB
-from sihg.robust.threat import noise
+from sihg.robust.threat import uniform_noise
 from tests.robust.attacks.test_pgd import SHAPES, assert_inside, bounds_of, mixed, trained
 from tests.robust.methods.nets import net, samples, watched
 
@@ -183,7 +183,7 @@ def twins(attack: FAB, model: nn.Module, x: Tensor, y: Tensor, seed: int) -> lis
     shape = (64, *x.shape[1:])
     for run in range(min(attack.targets, 3) * attack.restarts):
         blocks = [
-            noise(attack.norm, shape, attack.eps / 2, generator(seed, "FAB start", run, block), x.dtype)
+            uniform_noise(attack.norm, shape, attack.eps / 2, generator(seed, "FAB start", run, block), x.dtype)
             for block in range(-(-len(x) // 64))
         ]
         runs.append(torch.cat(blocks) * (run % attack.restarts > 0))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sihg.errors import InputError
 from sihg.robust.attacks import APGD, FAB, FGSM, PGD, Attack, base
 from sihg.robust.data.batches import batches
-from sihg.robust.gradients import evaluating, gradient
+from sihg.robust.gradients import evaluation_mode, input_gradient
 from sihg.robust.methods import FastAT
 from sihg.robust.threat import Bounds
 from tests.robust.attacks.twins import plain_pgd
@@ -146,8 +146,8 @@ def test_fgsm_is_one_step_of_eps_from_the_image() -> None:
             assert torch.equal(by_name.x_adv, verdict.x_adv)
             assert torch.equal(by_name.broken, verdict.broken)
             assert by_name.passes == verdict.passes
-        with evaluating(model):
-            g = gradient(model, x, y)
+        with evaluation_mode(model):
+            g = input_gradient(model, x, y)
         step = g.sign() if norm == "linf" else g / g.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
         end = FGSM(eps=0.1, norm=norm, last_iterate=True)(model, x, y)
         torch.testing.assert_close(end, (x + 0.1 * step).clamp(0, 1), rtol=0, atol=1e-12)
@@ -158,7 +158,7 @@ def test_fgsm_counts_what_is_wrong_without_it() -> None:
     """As every attack does that counts any iterate: the start is one."""
     x, y = samples(60)
     model = trained("plain")
-    with evaluating(model):
+    with evaluation_mode(model):
         y[:5] = (model(x[:5]).argmax(1) + 1) % 4
     found = FGSM(eps=0.1).run(model, x, y)
     assert found.broken[:5].all()

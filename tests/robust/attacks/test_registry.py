@@ -8,13 +8,13 @@ from torch import nn
 from sihg.cli.evaluate import EPILOG
 from sihg.errors import InputError, UnknownNameError
 from sihg.robust.attacks import APGD, FAB, FGSM, PGD, Natural, Noise, Square, Transfer
-from sihg.robust.attacks.registry import FORMS, attack, plan
+from sihg.robust.attacks.registry import FORMS, build_attack, build_plan
 from sihg.robust.threat import Ball
 
 
 def test_names_of_attacks() -> None:
     ball = Ball(0.25, "l2", None)
-    assert isinstance(attack("natural", ball), Natural)
+    assert isinstance(build_attack("natural", ball), Natural)
     common: Any = {"eps": 0.25, "norm": "l2", "bounds": None}
     for name, last, same in (
         ("fgsm", True, FGSM(**common, last_iterate=True)),
@@ -26,24 +26,24 @@ def test_names_of_attacks() -> None:
         ("square-200-3", False, Square(**common, queries=200, restarts=3)),
         ("noise-4", False, Noise(**common, draws=4)),
     ):
-        assert repr(attack(name, ball, last_iterate=last)) == repr(same)
+        assert repr(build_attack(name, ball, last_iterate=last)) == repr(same)
 
 
 @pytest.mark.parametrize("name", ["pgd", "pgd20", "pgd-", "PGD-20", "pgd-20-1-1", "natural ", "apgd", "noise-1-1", ""])
 def test_unknown_attacks_list_the_forms(name: str) -> None:
     with pytest.raises(UnknownNameError, match=r"unknown attack .*: choose from natural, fgsm, pgd-T\[-R\], "):
-        attack(name, Ball(0.1))
+        build_attack(name, Ball(0.1))
 
 
 def test_attacks_of_no_steps_are_refused() -> None:
     with pytest.raises(InputError, match="steps must be a whole number >= 1, got 0"):
-        attack("pgd-0", Ball(0.1))
+        build_attack("pgd-0", Ball(0.1))
     with pytest.raises(InputError, match="restarts must be a whole number >= 1, got 0"):
-        attack("pgd-5-0", Ball(0.1))
+        build_attack("pgd-5-0", Ball(0.1))
 
 
 def test_standard_is_a_cascade_with_the_usual_budgets() -> None:
-    parts = plan("standard", Ball(0.1))
+    parts = build_plan("standard", Ball(0.1))
     common: Any = {"eps": 0.1}
     expected = (
         Natural(),
@@ -63,11 +63,11 @@ def test_transfer_asks_for_the_other_model() -> None:
         asked.append(run)
         return model
 
-    found = attack("transfer:runs/a:b", Ball(0.1), source=source)
+    found = build_attack("transfer:runs/a:b", Ball(0.1), source=source)
     assert isinstance(found, Transfer)
     assert (asked, found.source) == (["runs/a:b"], model)
     with pytest.raises(InputError, match=r"transfer:runs/a is for evaluations of runs: from Python give Transfer\("):
-        attack("transfer:runs/a", Ball(0.1))
+        build_attack("transfer:runs/a", Ball(0.1))
 
 
 def test_the_help_tells_of_every_attack() -> None:
@@ -91,6 +91,6 @@ def test_the_help_tells_of_every_attack() -> None:
 )
 def test_what_may_have_been_meant(name: str, meant: str | None) -> None:
     with pytest.raises(UnknownNameError) as caught:
-        attack(name, Ball(0.1))
+        build_attack(name, Ball(0.1))
     assert (f"(did you mean {meant!r}?)" in str(caught.value)) == (meant is not None)
     assert ("did you mean" in str(caught.value)) == (meant is not None)

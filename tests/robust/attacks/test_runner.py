@@ -12,7 +12,7 @@ from sihg.errors import InputError
 from sihg.robust.attacks import PGD, Attack, Natural, Noise, Verdict
 from sihg.robust.attacks import runner as cascade
 from sihg.robust.attacks.base import margins
-from sihg.robust.attacks.registry import plan
+from sihg.robust.attacks.registry import build_plan
 from sihg.robust.attacks.runner import Outcome, run_attacks
 from sihg.robust.data.samples import Samples, as_samples
 from sihg.robust.evaluation.evaluate import evaluate
@@ -140,7 +140,7 @@ class Failing(nn.Module):
 
 
 def test_no_gradient_is_told_from_other_failures() -> None:
-    plans = {"standard": {"pgd": plan("pgd-2", Ball(0.1))["pgd-2"]}}
+    plans = {"standard": {"pgd": build_plan("pgd-2", Ball(0.1))["pgd-2"]}}
     with pytest.raises(InputError, match="standard needs the gradient in the input, and the model gives none: take"):
         run_attacks(Failing(None), on_a_line(), plans)
     with pytest.raises(RuntimeError, match="out of memory"):

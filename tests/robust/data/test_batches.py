@@ -7,7 +7,7 @@ from torch.utils.data import TensorDataset
 
 from sihg.errors import InputError
 from sihg.robust.data.augment import Augment
-from sihg.robust.data.batches import Batch, batches, epoch_batches, steps_of
+from sihg.robust.data.batches import Batch, batches, epoch_batches, steps_per_epoch
 from sihg.robust.data.order import order
 from sihg.robust.data.samples import as_samples
 from sihg.robust.methods import PGDAT, Natural
@@ -33,7 +33,7 @@ def test_a_partial_last_batch_is_kept() -> None:
 @pytest.mark.parametrize("size", [1, 7, 23, 50])
 def test_the_order_does_not_depend_on_the_size(size: int) -> None:
     seen = list(batches(samples(23), size=size))
-    assert len(seen) == steps_of(23, size)
+    assert len(seen) == steps_per_epoch(23, size)
     assert torch.equal(torch.cat([b.index for b in seen]), order(23, 0, 0))
 
 

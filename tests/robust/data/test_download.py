@@ -93,26 +93,26 @@ def mirrors(small: Set, monkeypatch: pytest.MonkeyPatch, *hows: str, size: int =
 def test_get_then_load(small: Set, monkeypatch: pytest.MonkeyPatch) -> None:
     mirrors(small, monkeypatch, "good")
     seen: list[tuple[str, int, int]] = []
-    assert download.get("cifar10", small.folder, lambda *how: seen.append(how)) == [small.target]
+    assert download.fetch("cifar10", small.folder, lambda *how: seen.append(how)) == [small.target]
     assert small.target.read_bytes() == small.data
     assert not small.part.exists()
     assert seen[-1] == ("cifar-10-binary.tar.gz", len(small.data), len(small.data))
     assert len(load("cifar10", small.folder)[0]) == 20
-    assert download.get("cifar10", small.folder) == []
+    assert download.fetch("cifar10", small.folder) == []
     assert len(small.server.asked) == 1
 
 
 @pytest.mark.parametrize("bad", ["gone", "lying", "portal"])
 def test_the_next_mirror_helps(bad: str, small: Set, monkeypatch: pytest.MonkeyPatch) -> None:
     mirrors(small, monkeypatch, bad, "good")
-    download.get("cifar10", small.folder)
+    download.fetch("cifar10", small.folder)
     assert small.target.read_bytes() == small.data
     assert [how for how, _ in small.server.asked] == [bad, "good"]
 
 
 def test_a_cut_answer_is_resumed(small: Set, monkeypatch: pytest.MonkeyPatch) -> None:
     mirrors(small, monkeypatch, "short", "good")
-    download.get("cifar10", small.folder)
+    download.fetch("cifar10", small.folder)
     assert small.target.read_bytes() == small.data
     ranges = [wanted for _, wanted in small.server.asked]
     assert ranges[0] == ""
@@ -123,7 +123,7 @@ def test_a_cut_answer_is_resumed(small: Set, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_part_from_an_earlier_try_is_resumed(small: Set, monkeypatch: pytest.MonkeyPatch) -> None:
     mirrors(small, monkeypatch, "good")
     put(small.part, small.data[:1000])
-    download.get("cifar10", small.folder)
+    download.fetch("cifar10", small.folder)
     assert small.target.read_bytes() == small.data
     assert small.server.asked == [("good", "bytes=1000-")]
 
@@ -131,7 +131,7 @@ def test_a_part_from_an_earlier_try_is_resumed(small: Set, monkeypatch: pytest.M
 def test_a_server_without_ranges_gives_it_whole(small: Set, monkeypatch: pytest.MonkeyPatch) -> None:
     mirrors(small, monkeypatch, "norange")
     put(small.part, small.data[:1000])
-    download.get("cifar10", small.folder)
+    download.fetch("cifar10", small.folder)
     assert small.target.read_bytes() == small.data
 
 
@@ -139,7 +139,7 @@ def test_a_server_without_ranges_gives_it_whole(small: Set, monkeypatch: pytest.
 def test_a_wrong_part_is_started_again(junk: bytes, small: Set, monkeypatch: pytest.MonkeyPatch) -> None:
     mirrors(small, monkeypatch, "good")
     put(small.part, junk)
-    download.get("cifar10", small.folder)
+    download.fetch("cifar10", small.folder)
     assert small.target.read_bytes() == small.data
     assert small.server.asked[-1] == ("good", "")
 
@@ -150,7 +150,7 @@ def test_all_mirrors_fail(small: Set, monkeypatch: pytest.MonkeyPatch) -> None:
     dead = replace(file, urls=(*file.urls, "http://127.0.0.1:9/a.tar.gz"))
     with_source(monkeypatch, replace(SOURCES["cifar10"], published=(dead,)))
     with pytest.raises(InputError) as caught:
-        download.get("cifar10", small.folder)
+        download.fetch("cifar10", small.folder)
     text = str(caught.value)
     for reason in ("answered 404", "md5 expected", "offers 27 bytes instead of", "refused"):
         assert reason in text
@@ -162,7 +162,7 @@ def test_all_mirrors_fail(small: Set, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_damaged_file_is_replaced(small: Set, monkeypatch: pytest.MonkeyPatch) -> None:
     mirrors(small, monkeypatch, "good")
     put(small.target, small.data[:-100])
-    download.get("cifar10", small.folder)
+    download.fetch("cifar10", small.folder)
     assert small.target.read_bytes() == small.data
 
 
@@ -170,14 +170,14 @@ def test_a_damaged_file_of_another_form_is_left_to_its_owner(small: Set, monkeyp
     mirrors(small, monkeypatch, "good")
     path = put(small.folder / "cifar10" / "cifar-10-batches-bin" / "data_batch_1.bin", b"x")
     with pytest.raises(InputError, match="delete it, then"):
-        download.get("cifar10", small.folder)
+        download.fetch("cifar10", small.folder)
     assert path.read_bytes() == b"x"
 
 
 def test_a_full_disk_is_found_before(small: Set, monkeypatch: pytest.MonkeyPatch) -> None:
     mirrors(small, monkeypatch, "good", size=10**18)
     with pytest.raises(InputError, match="1000000000000 MB are needed in"):
-        download.get("cifar10", small.folder)
+        download.fetch("cifar10", small.folder)
     assert small.server.asked == []
 
 
@@ -185,12 +185,12 @@ def test_a_place_that_cannot_be_written(small: Set, monkeypatch: pytest.MonkeyPa
     mirrors(small, monkeypatch, "good")
     (small.folder / "cifar10").write_text("a file")
     with pytest.raises(InputError, match="cannot write"):
-        download.get("cifar10", small.folder)
+        download.fetch("cifar10", small.folder)
 
 
 def test_unknown_name() -> None:
     with pytest.raises(UnknownNameError, match="'digit': choose from mnist, fashion-mnist, svhn, cifar10"):
-        download.get("digit")
+        download.fetch("digit")
 
 
 def test_every_published_file_serves_a_part() -> None:

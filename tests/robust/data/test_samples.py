@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from sihg.errors import InputError, UnknownNameError
-from sihg.robust.data import Samples, as_samples, held_out, load
+from sihg.robust.data import Samples, as_samples, load, stratified_split
 from sihg.robust.data.samples import pixels
 
 
@@ -97,14 +97,14 @@ def test_images_of_more_than_8_bits_are_refused() -> None:
 def test_held_out_is_stratified_fixed_and_a_partition() -> None:
     y = torch.tensor([0] * 50 + [1] * 30 + [2] * 20)
     samples = as_samples((torch.arange(100.0), y))
-    train, test = held_out(samples, 20)
+    train, test = stratified_split(samples, 20)
     assert test.y.bincount().tolist() == [10, 6, 4]
     assert sorted(train.x.tolist() + test.x.tolist()) == list(range(100))
     assert train.x.equal(train.x.sort().values)
-    assert held_out(samples, 20)[1].x.equal(test.x)
-    assert not held_out(samples, 20, seed=1)[1].x.equal(test.x)
+    assert stratified_split(samples, 20)[1].x.equal(test.x)
+    assert not stratified_split(samples, 20, seed=1)[1].x.equal(test.x)
     with pytest.raises(InputError, match="cannot hold out 100 of the 100"):
-        held_out(samples, 100)
+        stratified_split(samples, 100)
 
 
 def test_digits() -> None:

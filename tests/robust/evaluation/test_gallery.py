@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from sihg.cli.main import main
-from sihg.robust.attacks.registry import plan
+from sihg.robust.attacks.registry import build_plan
 from sihg.robust.attacks.runner import Outcome, run_attacks
 from sihg.robust.data.samples import Samples
 from sihg.robust.evaluation.gallery import MOST, gallery, has_pictures, is_better, strongest, write_gallery
@@ -40,7 +40,7 @@ def spotter() -> nn.Module:
 @pytest.mark.parametrize("name", ["pgd-5-2", "standard"])
 def test_points_are_those_of_the_evaluation(name: str) -> None:
     samples, model = images(), spotter()
-    parts = {part: attack for part, attack in plan(name, BALL).items() if part != "square"}
+    parts = {part: attack for part, attack in build_plan(name, BALL).items() if part != "square"}
     (outcome,) = run_attacks(model, samples, {name: parts}, seed=3)
     found = gallery(model, samples, parts, outcome, seed=3)
     assert found["label"].tolist() == [0, 1, 2]
@@ -60,7 +60,7 @@ def test_points_are_those_of_the_evaluation(name: str) -> None:
 
 def test_where_nothing_breaks_the_nearest_is_shown() -> None:
     samples, model = images(), spotter()
-    weak = plan("pgd-3", Ball(1e-3))
+    weak = build_plan("pgd-3", Ball(1e-3))
     (outcome,) = run_attacks(model, samples, {"pgd-3": weak}, seed=0)
     assert not bool(outcome.broken.any())
     found = gallery(model, samples, weak, outcome, seed=0)
@@ -71,7 +71,7 @@ def test_where_nothing_breaks_the_nearest_is_shown() -> None:
 
 def test_of_many_classes_the_first_are_shown() -> None:
     samples = Samples(torch.rand(50, 1, 6, 6), torch.arange(50) % 25, tuple(map(str, range(25))), "many")
-    model, parts = build("small-cnn", samples.shape, 25), plan("fgsm", BALL)
+    model, parts = build("small-cnn", samples.shape, 25), build_plan("fgsm", BALL)
     (outcome,) = run_attacks(model, samples, {"fgsm": parts})
     assert gallery(model, samples, parts, outcome, seed=0)["label"].tolist() == list(range(MOST))
 
@@ -132,7 +132,7 @@ def test_evaluations_of_a_run_leave_a_gallery(tmp_path: Path) -> None:
 def test_a_model_is_left_as_it_was() -> None:
     samples = images()
     model = build("small-cnn", samples.shape, 3).train()
-    parts = plan("fgsm", BALL)
+    parts = build_plan("fgsm", BALL)
     (outcome,) = run_attacks(model, samples, {"fgsm": parts})
     before = {name: value.clone() for name, value in model.state_dict().items()}
     gallery(model, samples, parts, outcome, seed=0)

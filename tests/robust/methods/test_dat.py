@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sihg.robust.data.batches import batches
-from sihg.robust.gradients import evaluating, gradient
+from sihg.robust.gradients import evaluation_mode, input_gradient
 from sihg.robust.methods import DAT, PGDAT
 from sihg.robust.threat import Ball
 from tests.robust.methods.nets import gradient_after, net, one_batch, samples, sgd, watched, weights
@@ -53,7 +53,7 @@ def test_the_published_condition_by_hand(norm: str, order: int) -> None:
     batch = one_batch(5)
     feasible = Ball(EPS, norm).around(batch.x)
     delta = feasible.noisy(None, EPS, batch.draw("start"))
-    g = gradient(net("smooth"), batch.x + delta, batch.y)
+    g = input_gradient(net("smooth"), batch.x + delta, batch.y)
     got = DAT(eps=EPS, norm=norm, fosc="published").gap(g, delta, feasible, EPS)
     for i in range(5):
         by_hand = EPS * float(g[i].flatten().norm(p=order)) - float((g[i] * delta[i]).sum())
@@ -73,12 +73,12 @@ def test_samples_that_are_done_are_not_computed(fosc: str) -> None:
     feasible = Ball(EPS).around(batch.x)
     delta = feasible.noisy(None, EPS, batch.draw("start"))
     expected, going = [], list(range(16))
-    with evaluating(twin):
+    with evaluation_mode(twin):
         for t in range(6):  # one sample at a time, each on its own
             expected.append(len(going))
             for i in list(going):
                 one, some = torch.tensor([i]), delta[i : i + 1]
-                g = gradient(twin, batch.x[one] + some, batch.y[one])
+                g = input_gradient(twin, batch.x[one] + some, batch.y[one])
                 if t > 0 and float(method.gap(g, some, feasible.rows(one), EPS)) <= 0.3:
                     going.remove(i)
                 else:

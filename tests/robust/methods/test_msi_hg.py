@@ -12,7 +12,7 @@ from sihg.core.hybrid import HybridGradient
 from sihg.errors import InputError
 from sihg.robust.data.augment import Augment
 from sihg.robust.data.batches import Batch, batches
-from sihg.robust.gradients import gradient
+from sihg.robust.gradients import input_gradient
 from sihg.robust.memory import PerturbationMemory
 from sihg.robust.methods import MSIHG, PGDAT
 from sihg.robust.models import Threshold
@@ -152,11 +152,11 @@ def test_the_proximal_form_solves_the_implicit_step(norm: str, step_size: float 
     with watched(model) as points:
         method.step(model, batch, torch.optim.SGD(model.parameters(), lr=0.0))
     delta, ball = points.inputs[-1] - batch.x, Ball(EPS, norm).around(batch.x)
-    slopes = gradient(model, batch.x + delta, batch.y)
+    slopes = input_gradient(model, batch.x + delta, batch.y)
     implicit = ball.project_(stored[batch.index].double() + tau * slopes)
     torch.testing.assert_close(delta, implicit, rtol=0, atol=1e-9)
     explicit = ball.project_(
-        stored[batch.index].double() + tau * gradient(model, batch.x + stored[batch.index], batch.y)
+        stored[batch.index].double() + tau * input_gradient(model, batch.x + stored[batch.index], batch.y)
     )
     assert float((delta - explicit).abs().max()) > 1e-4  # which is another step
 
@@ -310,7 +310,9 @@ def test_a_search_of_the_threshold_is_one_behind_it(steps: int) -> None:
     u = torch.clamp(start, *near)
     for step in range(steps):
         torch.testing.assert_close(points.inputs[step].clamp(0, 1), u, rtol=0, atol=1e-6)
-        u = torch.clamp(u + 2.5 * eps / steps * scale * gradient(body, points.inputs[step], batch.y).sign(), *near)
+        u = torch.clamp(
+            u + 2.5 * eps / steps * scale * input_gradient(body, points.inputs[step], batch.y).sign(), *near
+        )
     torch.testing.assert_close(points.inputs[-1].clamp(0, 1), u, rtol=0, atol=1e-6)
     delta = in_front.inputs[-1] - x
     assert float(delta.abs().max()) <= eps + 1e-12

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from sihg.robust.gradients import ascend, frozen_statistics, gradient, slope
+from sihg.robust.gradients import ascend, frozen_statistics, input_gradient, slope
 from sihg.robust.methods import FGSMAT, MSIHG, PGDAT, FastAT, Natural
 from sihg.robust.threat import Ball
 from tests.robust.methods.nets import gradient_after, gradients, net, one_batch, sgd, watched, weights
@@ -68,7 +68,7 @@ def test_fgsm_at_is_pgd_at_with_one_step_from_zero(kind: str) -> None:
     assert torch.equal(weights(model), weights(twin))
     fresh = net(kind)
     with frozen_statistics(fresh):
-        by_hand = (batch.x + EPS * gradient(fresh, batch.x, batch.y).sign()).clamp(0, 1)
+        by_hand = (batch.x + EPS * input_gradient(fresh, batch.x, batch.y).sign()).clamp(0, 1)
     assert torch.equal(points.inputs[0], batch.x)
     torch.testing.assert_close(points.inputs[1], by_hand, rtol=0, atol=1e-15)
 

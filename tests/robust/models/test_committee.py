@@ -3,8 +3,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from sihg.robust.gradients import gradient
-from sihg.robust.models import Committee, Threshold, build, split
+from sihg.robust.gradients import input_gradient
+from sihg.robust.models import Committee, Threshold, build, split_stem
 
 
 def lines(count: int, seed: int = 0) -> Committee:
@@ -30,20 +30,20 @@ def test_a_member_learns_from_its_own_rows_as_if_it_were_alone() -> None:
     cross_entropy(committee(x), y).backward()
     for member, (rows, labels) in zip(committee.members, zip(x.split(4), y.split(4), strict=True), strict=True):
         assert isinstance(member, nn.Linear)
-        gradient = torch.autograd.grad(cross_entropy(member(rows), labels), member.weight)[0]
-        torch.testing.assert_close(member.weight.grad, gradient / 2)
+        weight_gradient = torch.autograd.grad(cross_entropy(member(rows), labels), member.weight)[0]
+        torch.testing.assert_close(member.weight.grad, weight_gradient / 2)
 
 
 def test_an_ascent_in_training_mode_is_against_the_member_that_learns() -> None:
     committee, x, y = lines(2).train(), torch.rand(6, 5, dtype=torch.float64), torch.arange(6) % 3
-    together = gradient(committee, x, y)
+    together = input_gradient(committee, x, y)
     parts = zip(committee.members, x.split(3), y.split(3), strict=True)
-    torch.testing.assert_close(together, torch.cat([gradient(*part) for part in parts]))
+    torch.testing.assert_close(together, torch.cat([input_gradient(*part) for part in parts]))
 
 
 def test_the_pair_is_two_unlike_small_cnns_behind_one_threshold() -> None:
     pair = build("threshold-pair", (1, 28, 28), 10, width=2, seed=4)
-    stem, committee = split(pair)
+    stem, committee = split_stem(pair)
     assert isinstance(stem, Threshold)
     assert isinstance(committee, Committee)
     one, other = committee.members

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import batch_norm, conv2d, linear, relu
 
 from sihg.errors import InputError, UnknownNameError
-from sihg.robust.models import MODELS, Normalise, build, split
+from sihg.robust.models import MODELS, Normalise, build, split_stem
 from sihg.robust.models.preact_resnet import PreActBlock
 
 
@@ -27,7 +27,7 @@ def test_any_image_gives_logits_through_stem_and_body(name: str, shape: tuple[in
     model.eval()
     logits = model(x)
     assert logits.shape == (2, 7)
-    stem, body = split(model)
+    stem, body = split_stem(model)
     assert torch.equal(logits, body(stem(x)))
     assert len(weights(stem)) + len(weights(body)) == len(weights(model))
 
@@ -51,16 +51,16 @@ def test_small_cnn_is_what_its_lines_say() -> None:
     a, a0, b, b0, c, c0, w, w0 = weights(model)
     x = torch.rand(4, 1, 28, 28)
     h = relu(conv2d(x, a, a0, stride=2, padding=1))
-    torch.testing.assert_close(split(model)[0](x), h)
+    torch.testing.assert_close(split_stem(model)[0](x), h)
     h = relu(conv2d(h, b, b0, stride=2, padding=1))
     h = relu(conv2d(h, c, c0, stride=2, padding=1)).permute(0, 2, 3, 1).flatten(1)
     torch.testing.assert_close(model(x), linear(h, w, w0))
 
 
 def test_small_images_keep_their_size_in_the_stem() -> None:
-    assert split(build("small-cnn", (1, 8, 8), 10))[0](torch.rand(1, 1, 8, 8)).shape == (1, 16, 8, 8)
-    assert split(build("small-cnn", (1, 16, 40), 10))[0](torch.rand(1, 1, 16, 40)).shape == (1, 16, 16, 40)
-    assert split(build("small-cnn", (1, 17, 17), 10))[0](torch.rand(1, 1, 17, 17)).shape == (1, 16, 9, 9)
+    assert split_stem(build("small-cnn", (1, 8, 8), 10))[0](torch.rand(1, 1, 8, 8)).shape == (1, 16, 8, 8)
+    assert split_stem(build("small-cnn", (1, 16, 40), 10))[0](torch.rand(1, 1, 16, 40)).shape == (1, 16, 16, 40)
+    assert split_stem(build("small-cnn", (1, 17, 17), 10))[0](torch.rand(1, 1, 17, 17)).shape == (1, 16, 9, 9)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -106,8 +106,8 @@ def test_the_global_generator_is_left_alone() -> None:
 
 
 def test_the_width_multiplies_the_channels() -> None:
-    assert split(build("small-cnn", (1, 8, 8), 10, width=1.5))[0](torch.rand(1, 1, 8, 8)).shape[1] == 24
-    assert split(build("preact-resnet8", (1, 8, 8), 10, width=0.001))[0](torch.rand(1, 1, 8, 8)).shape[1] == 1
+    assert split_stem(build("small-cnn", (1, 8, 8), 10, width=1.5))[0](torch.rand(1, 1, 8, 8)).shape[1] == 24
+    assert split_stem(build("preact-resnet8", (1, 8, 8), 10, width=0.001))[0](torch.rand(1, 1, 8, 8)).shape[1] == 1
 
 
 def test_an_unknown_name_lists_the_choices() -> None:
@@ -150,11 +150,11 @@ def test_a_model_of_ones_own(tmp_path: Path) -> None:
 
 def test_a_model_without_parts_is_told_how_to_get_them() -> None:
     with pytest.raises(InputError, match=r"Linear has no stem and body: write it as nn.Sequential\(OrderedDict\("):
-        split(nn.Linear(2, 2))
+        split_stem(nn.Linear(2, 2))
     with pytest.raises(InputError, match="has no body:"):
-        split(nn.Sequential(OrderedDict(stem=nn.Flatten())))
+        split_stem(nn.Sequential(OrderedDict(stem=nn.Flatten())))
     parts = nn.Flatten(), nn.Linear(4, 2)
-    assert split(nn.Sequential(OrderedDict(stem=parts[0], body=parts[1]))) == parts
+    assert split_stem(nn.Sequential(OrderedDict(stem=parts[0], body=parts[1]))) == parts
 
 
 def test_normalise_works_by_channel() -> None:

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from sihg.errors import InputError
-from sihg.robust.models import Threshold, build, split
+from sihg.robust.models import Threshold, build, split_stem
 from sihg.robust.models.threshold import LEAK
 
 
@@ -43,7 +43,7 @@ def test_threshold_cnn_is_the_small_cnn_behind_a_threshold() -> None:
     assert all(torch.equal(mine, theirs) for mine, theirs in same)
     x = torch.rand(3, 1, 28, 28)
     assert torch.equal(ours(x), small(Threshold()(x)))
-    assert isinstance(split(ours)[0], nn.Sequential)
+    assert isinstance(split_stem(ours)[0], nn.Sequential)
     assert "Threshold(0.4, 0.6)" in repr(ours)
 
 

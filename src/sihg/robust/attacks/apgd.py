@@ -9,8 +9,8 @@ from torch import Tensor
 
 from sihg.errors import UnknownNameError
 from sihg.robust.attacks.base import Attack, Rows, Search, check_counts, others
-from sihg.robust.gradients import Loss, each
-from sihg.robust.threat import noise
+from sihg.robust.gradients import Loss, cross_entropy_per_row
+from sihg.robust.threat import uniform_noise
 
 LOSSES = ("ce", "dlr-t")
 ALPHA, RHO = 0.75, 0.75  # the share of the new direction, and of the steps that must rise
@@ -73,7 +73,7 @@ class APGD(Attack):
         """On the surface of the ball."""
 
         def anywhere(shape: tuple[int, ...], draw: torch.Generator) -> Tensor:
-            drawn = noise(self.norm, shape, 1.0, draw, rows.x.dtype)
+            drawn = uniform_noise(self.norm, shape, 1.0, draw, rows.x.dtype)
             order = math.inf if self.norm == "linf" else 2
             lengths = torch.linalg.vector_norm(drawn.flatten(1), ord=order, dim=1)
             return drawn.mul_(self.eps / lengths.view(-1, *(1,) * (drawn.dim() - 1)))
@@ -180,7 +180,7 @@ def checkpoints(steps: int) -> dict[int, int]:
 
 def objective(target: Tensor | None) -> Loss:
     """The loss of each row that the run raises."""
-    return each if target is None else lambda logits, y: ratio(logits, y, target)
+    return cross_entropy_per_row if target is None else lambda logits, y: ratio(logits, y, target)
 
 
 def ratio(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:

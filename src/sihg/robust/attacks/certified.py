@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from sihg.errors import InputError
 from sihg.robust.attacks.base import Attack, Search, checked
 from sihg.robust.certify import worst_case_margins
-from sihg.robust.gradients import evaluating
+from sihg.robust.gradients import evaluation_mode
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -30,11 +30,11 @@ class Certified(Attack):
 
     def mode(self, model: nn.Module) -> AbstractContextManager[None]:
         """As it is: there are no gradients."""
-        return evaluating(model)
+        return evaluation_mode(model)
 
     def check(self, model: nn.Module, x: Tensor) -> None:
         """Whether there are bounds for every layer."""
-        with evaluating(model), torch.no_grad():
+        with evaluation_mode(model), torch.no_grad():
             worst_case_margins(model, x, x, torch.zeros(len(x), dtype=torch.long, device=x.device))
 
     def remark(self, classes: int) -> str:  # noqa: ARG002

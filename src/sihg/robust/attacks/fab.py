@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sihg.robust.attacks._hyperplane import shortest
 from sihg.robust.attacks.base import Attack, Rows, Search, check_counts, margins, misclassified, others, places
-from sihg.robust.threat import noise
+from sihg.robust.threat import uniform_noise
 
 ALPHA_MAX, ETA, BETA = 0.1, 1.05, 0.9  # the paper's: most pull towards x, overshoot, step back
 BLOCK = 64_000  # values of x in a block of rows whose arithmetic is done together: about what a cache holds
@@ -108,7 +108,7 @@ class FAB(Attack):
             return rows.x
 
         def near(shape: tuple[int, ...], draw: torch.Generator) -> Tensor:
-            return noise(self.norm, shape, self.eps / 2, draw, rows.x.dtype)
+            return uniform_noise(self.norm, shape, self.eps / 2, draw, rows.x.dtype)
 
         return self.ball.clip(rows.x + rows.draw(rows.x.shape[1:], near, seed, "FAB start", run))
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from sihg.robust.attacks.base import Attack, Search, check_counts
-from sihg.robust.threat import noise
+from sihg.robust.threat import uniform_noise
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -32,7 +32,7 @@ class Noise(Attack):
             search.keep(rows, point, search.look(rows, point))
 
     def _inside(self, shape: tuple[int, ...], draw: torch.Generator) -> Tensor:
-        return noise(self.norm, shape, self.eps, draw, torch.float64)
+        return uniform_noise(self.norm, shape, self.eps, draw, torch.float64)
 
     def _surface(self, shape: tuple[int, ...], draw: torch.Generator) -> Tensor:
         if self.norm == "linf":

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from sihg.errors import InputError
 from sihg.robust.attacks.base import Attack, Rows, Search, check_counts
-from sihg.robust.gradients import each
-from sihg.robust.threat import noise
+from sihg.robust.gradients import cross_entropy_per_row
+from sihg.robust.threat import uniform_noise
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -46,7 +46,7 @@ class PGD(Attack):
         eta = self.step_size or 2.5 * self.eps / self.steps
         for _ in range(self.steps):
             point = rows.x + delta
-            logits, _, g = search.slope(rows, point, each)
+            logits, _, g = search.slope(rows, point, cross_entropy_per_row)
             held = None if self.last_iterate else search.drop(rows, point, logits)
             if held is not None:
                 rows, delta, g = rows.keep(held), delta.index_select(0, held), g.index_select(0, held)
@@ -61,6 +61,6 @@ class PGD(Attack):
             return torch.zeros_like(rows.x)
 
         def anywhere(shape: tuple[int, ...], draw: torch.Generator) -> Tensor:
-            return noise(self.norm, shape, self.eps, draw, rows.x.dtype)
+            return uniform_noise(self.norm, shape, self.eps, draw, rows.x.dtype)
 
         return rows.feasible.project_(rows.draw(rows.x.shape[1:], anywhere, seed, "attack start", run))

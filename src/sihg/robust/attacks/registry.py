@@ -36,16 +36,16 @@ MEANT |= {
 }
 
 
-def plan(
+def build_plan(
     name: str, ball: Ball, *, last_iterate: bool = False, source: Callable[[str], nn.Module] | None = None
 ) -> Plan:
     """What stands behind a name: one attack, or several of which each sees what the ones before left."""
     if name == "standard":
-        return {part: attack(part, ball) for part in ("natural", *STANDARD)}
-    return {name: attack(name, ball, last_iterate=last_iterate, source=source)}
+        return {part: build_attack(part, ball) for part in ("natural", *STANDARD)}
+    return {name: build_attack(name, ball, last_iterate=last_iterate, source=source)}
 
 
-def attack(
+def build_attack(
     name: str, ball: Ball, *, last_iterate: bool = False, source: Callable[[str], nn.Module] | None = None
 ) -> Attack:
     """The attack of that name within the ball; `source` loads the model that `transfer:RUN` names."""

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from sihg.errors import InputError
 from sihg.robust.attacks.base import Attack, Search, check_counts
 from sihg.robust.attacks.pgd import PGD
-from sihg.robust.gradients import evaluating
+from sihg.robust.gradients import evaluation_mode
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -27,7 +27,7 @@ class Transfer(Attack):
     def check(self, model: nn.Module, x: Tensor) -> None:  # noqa: ARG002
         """Refuse a source that does not take the samples."""
         try:
-            with evaluating(self.source), torch.no_grad():
+            with evaluation_mode(self.source), torch.no_grad():
                 self.source(x.clone())
         except Exception as error:
             why = (str(error) or repr(error)).splitlines()[0]

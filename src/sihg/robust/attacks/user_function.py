@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sihg.errors import InputError
 from sihg.robust.attacks.base import Attack, Search, check_points
-from sihg.robust.gradients import evaluating
+from sihg.robust.gradients import evaluation_mode
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -21,7 +21,7 @@ class FunctionAttack(Attack):
 
     def mode(self, model: nn.Module) -> AbstractContextManager[None]:
         """As it is: the function may do with it what it wants."""
-        return evaluating(model)
+        return evaluation_mode(model)
 
     def search(self, search: Search, seed: int) -> None:
         """Call it, with torch's random numbers a function of the seed."""

@@ -9,9 +9,9 @@ from sihg.robust.data import image_folder as folder
 from sihg.robust.data import npz_file as npz
 from sihg.robust.data.file_checks import read_checked
 from sihg.robust.data.locations import Arrays, DataWarning, Source, data_folder, locate, missing_error, usable
-from sihg.robust.data.samples import Samples, as_samples, held_out
+from sihg.robust.data.samples import Samples, as_samples, stratified_split
 
-__all__ = ["SOURCES", "DataWarning", "Samples", "as_samples", "held_out", "load", "names"]
+__all__ = ["SOURCES", "DataWarning", "Samples", "as_samples", "load", "names", "stratified_split"]
 
 SOURCES: dict[str, Source] = {
     source.name: source for source in (idx.MNIST, idx.FASHION_MNIST, svhn.SVHN, cifar10.CIFAR10)

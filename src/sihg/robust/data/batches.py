@@ -84,19 +84,19 @@ def batches(
     `data` is a Samples, a torch Dataset or a pair (x, y).
     """
     samples = as_samples(data)
-    check_size(size, len(samples))
+    check_batch_size(size, len(samples))
     if augment is not None:
         augment.check(samples.shape)
     for epoch in range(epochs):
         yield from epoch_batches(samples, size=size, seed=seed, epoch=epoch, first=0, augment=augment, device=device)
 
 
-def steps_of(n: int, size: int) -> int:
+def steps_per_epoch(n: int, size: int) -> int:
     """Batches in an epoch."""
     return -(-n // size)
 
 
-def check_size(size: int, n: int) -> None:
+def check_batch_size(size: int, n: int) -> None:
     """Refuse a batch size that gives no batch."""
     if size < 1:
         raise InputError(f"the batch size must be at least 1, got {size}: 50 is common for small data")
@@ -108,7 +108,7 @@ def epoch_batches(
     samples: Samples, *, size: int, seed: int, epoch: int, first: int, augment: Augment | None, device: str = "cpu"
 ) -> Iterator[Batch]:
     """The batches of one epoch from number `first` on."""
-    steps = steps_of(len(samples), size)
+    steps = steps_per_epoch(len(samples), size)
     places = order(len(samples), seed, epoch)
     for number in range(first, steps):
         index = places[number * size : (number + 1) * size]

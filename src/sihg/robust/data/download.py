@@ -28,14 +28,14 @@ class _MirrorError(Exception):
         self.again = again
 
 
-def get(name: str, data_dir: str | Path | None = None, progress: Progress | None = None) -> list[Path]:
+def fetch(name: str, data_dir: str | Path | None = None, progress: Progress | None = None) -> list[Path]:
     """Download the files of a set that are missing or damaged; give their paths."""
     if name not in SOURCES:
         raise UnknownNameError("data set to download", name, list(SOURCES))
     source, folder = SOURCES[name], data_folder(data_dir)
     wanted = _wanted(source, folder)
     _make_room(wanted, folder)
-    return [_fetch(file, folder, source, progress or (lambda *_: None)) for file in wanted]
+    return [_fetch_file(file, folder, source, progress or (lambda *_: None)) for file in wanted]
 
 
 def _wanted(source: Source, folder: Path) -> list[Published]:
@@ -65,7 +65,7 @@ def _make_room(files: list[Published], folder: Path) -> None:
         )
 
 
-def _fetch(file: Published, folder: Path, source: Source, progress: Progress) -> Path:
+def _fetch_file(file: Published, folder: Path, source: Source, progress: Progress) -> Path:
     """One file, from the first mirror that gives it whole."""
     target = folder / file.path
     reasons = []

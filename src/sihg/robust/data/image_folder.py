@@ -10,7 +10,7 @@ from PIL import Image, UnidentifiedImageError
 from sihg.errors import InputError
 from sihg.robust.data.locations import DataWarning
 from sihg.robust.data.npz_file import TEST_SHARE
-from sihg.robust.data.samples import Samples, as_samples, check_classes, held_out, pixels
+from sihg.robust.data.samples import Samples, as_samples, check_classes, pixels, stratified_split
 
 ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 NAMED = 3  # files that a warning names
@@ -28,7 +28,7 @@ def load(path: Path) -> tuple[Samples, Samples]:
     if not ((path / "train").is_dir() and (path / "test").is_dir()):
         classes = _folders(path)
         whole = _samples(_files(path, classes), classes, name)
-        train, test = held_out(whole, max(1, round(TEST_SHARE * len(whole))))
+        train, test = stratified_split(whole, max(1, round(TEST_SHARE * len(whole))))
         check_classes(train)
         return train, test
     classes = _folders(path / "train")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sihg.errors import InputError
-from sihg.robust.data.samples import Samples, as_samples, check_classes, held_out
+from sihg.robust.data.samples import Samples, as_samples, check_classes, stratified_split
 
 TEST_SHARE = 0.2  # held out where no test samples are given
 
@@ -25,7 +25,7 @@ def load(path: Path) -> tuple[Samples, Samples]:
     name = f"npz:{path}"
     train = _samples(arrays, "x", "y", name, path)
     if "x_test" not in arrays and "y_test" not in arrays:
-        train, test = held_out(train, max(1, round(TEST_SHARE * len(train))))
+        train, test = stratified_split(train, max(1, round(TEST_SHARE * len(train))))
         check_classes(train)
         return train, test
     test = _samples(arrays, "x_test", "y_test", name, path, train.classes)

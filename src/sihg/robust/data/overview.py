@@ -21,7 +21,7 @@ def overview(data_dir: str | Path | None = None) -> list[dict[str, Any]]:
     return rows + [_found(source, data_folder(data_dir)) for source in SOURCES.values()]
 
 
-def check(name: str, data_dir: str | Path | None = None) -> tuple[list[Verdict], list[str], bool]:
+def check_data_set(name: str, data_dir: str | Path | None = None) -> tuple[list[Verdict], list[str], bool]:
     """Read and hash every file of a set again: the verdicts, the missing parts, and whether `load` would succeed."""
     if name == "digits":
         path = Path(digits.__file__).with_name("digits.npz")

@@ -63,16 +63,30 @@ def as_samples(data: object, *, classes: Sequence[str] | None = None, name: str 
     )
 
 
-def held_out(samples: Samples, n: int, seed: int = 0) -> tuple[Samples, Samples]:
+def stratified_split(samples: Samples, n: int, seed: int = 0) -> tuple[Samples, Samples]:
     """Split off `n` samples, each class in proportion; the same samples and seed give the same split, in order."""
     if not 0 < n < len(samples):
         raise InputError(f"cannot hold out {n} of the {len(samples)} samples of {samples.name}: give more samples")
     chosen = torch.zeros(len(samples), dtype=torch.bool)
-    chosen[by_class(samples, n, seed)] = True
+    chosen[stratified_rows(samples, n, seed)] = True
     return samples.take((~chosen).nonzero().flatten()), samples.take(chosen.nonzero().flatten())
 
 
-def by_class(samples: Samples, n: int, seed: int) -> Tensor:
+def stratified_subset(samples: Samples, n: int | None, seed: int = 0) -> Samples:
+    """Take `n` samples, each class in proportion, in order; None takes all."""
+    if n is None or n == len(samples):
+        return samples
+    if n != int(n) or not 0 < n < len(samples):
+        raise InputError(
+            f"cannot take {n} of the {len(samples)} samples of {samples.name}: give 1 to {len(samples)}, or leave it "
+            "out for all",
+            code="samples-range",
+            samples=n,
+        )
+    return stratified_split(samples, n, seed)[1]
+
+
+def stratified_rows(samples: Samples, n: int, seed: int) -> Tensor:
     """The places of `n` samples, each class in proportion, in order; those for a smaller number are among them."""
     place = torch.empty(len(samples), dtype=torch.float64)
     for label in samples.y.unique().tolist():

@@ -22,8 +22,8 @@ from sihg.robust.attacks.runner import Outcome, device_of, is_missing_gradient
 from sihg.robust.attacks.square import Square
 from sihg.robust.attacks.transfer import Transfer
 from sihg.robust.attacks.user_function import FunctionAttack
-from sihg.robust.data.samples import Samples, by_class
-from sihg.robust.gradients import Loss, each, evaluating, gradient
+from sihg.robust.data.samples import Samples, stratified_rows
+from sihg.robust.gradients import Loss, cross_entropy_per_row, evaluation_mode, input_gradient
 from sihg.robust.threat import Ball
 
 FEW = 64  # samples that are looked at, at most
@@ -84,9 +84,9 @@ class State:
 
 def before(model: nn.Module, samples: Samples, ball: Ball, seed: int, *, attacked: bool = True) -> Iterator[Check]:
     """What can be seen of the model itself, from a few samples; of gradients only where attacks follow."""
-    rows, device = by_class(samples, min(FEW, max(LOOKED_AT, len(samples) // FEW)), seed), device_of(model)
+    rows, device = stratified_rows(samples, min(FEW, max(LOOKED_AT, len(samples) // FEW)), seed), device_of(model)
     x, y = samples.floats(rows).to(device), samples.y[rows].to(device)
-    with evaluating(model), torch.no_grad():
+    with evaluation_mode(model), torch.no_grad():
         first, second = model(x), model(x)
     yield _precision(model, first)
     yield _probabilities(first)
@@ -213,7 +213,7 @@ def _gradients(model: nn.Module, x: Tensor, y: Tensor, logits: Tensor) -> Check:
     right = logits.argmax(1) == y
     if not bool(right.any()):
         return Check("gradients", "not run", "no sample is classified correctly")
-    gone = _vanished(model, x[right], y[right], each)
+    gone = _vanished(model, x[right], y[right], cross_entropy_per_row)
     if gone <= OFTEN:
         return Check("gradients", "fine")
     what = f"the cross-entropy has no gradient at {gone:.0%} of the samples"
@@ -241,9 +241,9 @@ def _vanished(model: nn.Module, x: Tensor, y: Tensor, loss: Loss) -> float:
 
 def slope_of(model: nn.Module, x: Tensor, y: Tensor, loss: Loss) -> Tensor | None:
     """The gradient in the input; None where the model gives nothing to differentiate."""
-    with evaluating(model):
+    with evaluation_mode(model):
         try:
-            return gradient(model, x, y, lambda logits, y: loss(logits, y).sum())
+            return input_gradient(model, x, y, lambda logits, y: loss(logits, y).sum())
         except RuntimeError as error:
             if not is_missing_gradient(error):
                 raise

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from sihg.errors import InputError
 from sihg.robust.attacks.base import Attack, check_module
 from sihg.robust.attacks.no_attack import Natural
-from sihg.robust.attacks.registry import Plan, plan
+from sihg.robust.attacks.registry import Plan, build_plan
 from sihg.robust.attacks.runner import Ledger, Outcome, Progress, device_of, run_attacks
 from sihg.robust.attacks.user_function import FunctionAttack
-from sihg.robust.data.samples import Samples, as_samples, held_out
+from sihg.robust.data.samples import Samples, as_samples, stratified_subset
 from sihg.robust.evaluation import diagnostics as trust
 from sihg.robust.evaluation.diagnostics import Check, State
 from sihg.robust.evaluation.reattack import again
-from sihg.robust.gradients import evaluating
+from sihg.robust.gradients import evaluation_mode
 from sihg.robust.threat import Ball, Bounds
 
 Z95 = 1.959963984540054  # the normal distribution's 97.5 % point
@@ -108,7 +108,7 @@ def evaluate(
     check_module(model)
     whole, ball = as_samples(data), Ball(eps, norm, bounds)
     plans = planned(attacks, ball, last_iterate=last_iterate)
-    some = drawn(whole, samples, seed)
+    some = stratified_subset(whole, samples, seed)
     return examine(
         model,
         some,
@@ -136,7 +136,7 @@ def examine(
 ) -> Evaluation:
     """Carry out the plans on the samples, which are of `total` ones, and the checks."""
     begin = time.perf_counter()
-    with evaluating(model):
+    with evaluation_mode(model):
         state = State(model)
         check_model(model, samples)
         attacked = any(not isinstance(attack, Natural) for one in plans.values() for attack in one.values())
@@ -173,7 +173,7 @@ def planned(
     plans: dict[str, Plan] = {}
     for name, attack in attacks.items():
         if isinstance(attack, str):
-            parts = plan(attack, ball, last_iterate=last_iterate, source=source)
+            parts = build_plan(attack, ball, last_iterate=last_iterate, source=source)
             plans[name] = parts if len(parts) > 1 else {name: next(iter(parts.values()))}
         else:
             plans[name] = {name: _given(name, attack, ball)}
@@ -188,18 +188,6 @@ def _given(name: str, attack: Attack | Callable[[Tensor, Tensor], Tensor], ball:
     if not callable(attack):
         raise InputError(f"{name} is a {type(attack).__name__}: give a name, an attack or a function (x, y) -> x_adv")
     return FunctionAttack(eps=ball.eps, norm=ball.norm, bounds=ball.bounds, function=attack, name=name)
-
-
-def drawn(samples: Samples, n: int | None, seed: int) -> Samples:
-    """So many samples, each class in proportion, never the first ones; None for all."""
-    if n is None or n == len(samples):
-        return samples
-    if n != int(n) or not 0 < n < len(samples):
-        raise InputError(
-            f"cannot take {n} of the {len(samples)} samples of {samples.name}: give 1 to {len(samples)}, or leave it "
-            "out for all"
-        )
-    return held_out(samples, n, seed=seed)[1]
 
 
 def wilson(hits: int, n: int) -> tuple[float, float]:
@@ -256,7 +244,7 @@ def check_model(model: nn.Module, samples: Samples) -> None:
     """Refuse a model that does not take these samples or has fewer outputs than classes."""
     x = samples.floats(slice(0, 1)).to(device_of(model)).clone()
     try:
-        with evaluating(model), torch.no_grad():
+        with evaluation_mode(model), torch.no_grad():
             out = model(x)
     except InputError:
         raise

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sihg.robust.attacks.registry import Plan
 from sihg.robust.attacks.runner import Outcome, device_of
 from sihg.robust.data.samples import Samples
-from sihg.robust.gradients import evaluating
+from sihg.robust.gradients import evaluation_mode
 from sihg.store.files import write_arrays
 
 MOST = 20  # classes shown
@@ -101,6 +101,6 @@ def has_pictures(samples: Samples) -> bool:
 
 
 def _predictions(model: nn.Module, samples: Samples, numbers: Tensor) -> Tensor:
-    with evaluating(model), torch.no_grad():
+    with evaluation_mode(model), torch.no_grad():
         logits: Tensor = model(samples.floats(numbers).to(device_of(model)))
     return logits.argmax(1).cpu()

@@ -15,9 +15,9 @@ from sihg.robust.attacks.no_attack import Natural
 from sihg.robust.attacks.pgd import PGD
 from sihg.robust.attacks.registry import Plan
 from sihg.robust.attacks.runner import Outcome, device_of, run_attacks
-from sihg.robust.data.samples import Samples, by_class
+from sihg.robust.data.samples import Samples, stratified_rows
 from sihg.robust.evaluation.diagnostics import BLIND, CHANCE, FEW, LEAST, Check, slope_of
-from sihg.robust.gradients import each
+from sihg.robust.gradients import cross_entropy_per_row
 from sihg.robust.threat import Ball
 
 MANY = 256  # samples that are attacked again, at most
@@ -84,9 +84,9 @@ class Probe:
         for n in (1, FEW):
             if n == FEW and self.start > self.seconds:
                 break
-            rows, device = by_class(self.samples, n, self.seed), device_of(self.model)
+            rows, device = stratified_rows(self.samples, n, self.seed), device_of(self.model)
             x, y, begin = self.samples.floats(rows).to(device), self.samples.y[rows].to(device), time.perf_counter()
-            g = slope_of(self.model, x, y, each)
+            g = slope_of(self.model, x, y, cross_entropy_per_row)
             if g is None:
                 return False
             float(g.sum())  # waits for other devices
@@ -104,7 +104,7 @@ class Probe:
     def rows(self, *attacks: PGD) -> Tensor | None:
         """The samples to compare attacks on: all, where all are known, else so many as can be paid."""
         for n in (len(self.samples), MANY, MANY // 2, MANY // 4):
-            rows = by_class(self.samples, n, self.seed)
+            rows = stratified_rows(self.samples, n, self.seed)
             passes = sum(one.steps * one.restarts + 1 for one in attacks if not bool(self._seen(one)[0][rows].all()))
             seconds = passes * (self.start + max(0, len(rows) - FEW) * self.unit)
             if not passes or (n <= MANY and seconds <= self.seconds):

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from sihg.errors import InputError, UnknownNameError
 from sihg.robust import data as sources
 from sihg.robust.attacks import Attack
-from sihg.robust.attacks.registry import Plan, plan
+from sihg.robust.attacks.registry import Plan, build_plan
 from sihg.robust.attacks.runner import Outcome, Progress, run_attacks
-from sihg.robust.data.samples import Samples
+from sihg.robust.data.samples import Samples, stratified_subset
 from sihg.robust.evaluation.diagnostics import State, before, other_attack, whole
 from sihg.robust.evaluation.evaluate import (
     Evaluation,
@@ -24,7 +24,6 @@ from sihg.robust.evaluation.evaluate import (
     check_plans,
     check_range,
     checked_device,
-    drawn,
     examine,
     planned,
     wilson,
@@ -121,7 +120,9 @@ class Asked:
             stages: dict[str, Attack] = {}
             for eps in radii:
                 ball = Ball(eps, self.ball.norm, self.ball.bounds)
-                parts = plan(name if eps else "natural", ball, last_iterate=question.last_iterate, source=self.source)
+                parts = build_plan(
+                    name if eps else "natural", ball, last_iterate=question.last_iterate, source=self.source
+                )
                 stages |= {f"{eps:.12g} {part}": attack for part, attack in parts.items()}
             plans[name] = stages
         largest = Ball(radii[-1], self.ball.norm, self.ball.bounds)
@@ -142,7 +143,7 @@ def ask(weights: Weights, question: Question, *, data_dir: Path | None = None) -
     planned(question.attacks, ball, source=lambda _run: nn.Identity())  # before the data is read
     checked_device(settings.device)
     every = _samples(settings.data, question, data_dir or weights.data_dir)
-    index = drawn(replace(every, x=torch.arange(len(every))), question.samples, question.seed).x
+    index = stratified_subset(replace(every, x=torch.arange(len(every))), question.samples, question.seed).x
     samples = every if len(index) == len(every) else every.take(index)
     model = _model(weights, samples)
     about = {

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from sihg.errors import InputError
 from sihg.robust.certify import worst_case_margins
 from sihg.robust.data.batches import Batch
-from sihg.robust.gradients import descend, summed
-from sihg.robust.threat import Ball, Bounds, Feasible, noise
+from sihg.robust.gradients import backward, cross_entropy_sum
+from sihg.robust.threat import Ball, Bounds, Feasible, uniform_noise
 
 INTERVAL_PASSES = 3  # what the training pass of interval bounds takes: middles and widths, each with its weights
 
@@ -60,14 +60,15 @@ def train_on(
     point: Tensor,
     optimizer: Optimizer,
     passes: float,
-    mixed: Callable[[Tensor], Tensor] = lambda loss: loss,
+    loss_transform: Callable[[Tensor], Tensor] = lambda loss: loss,
     **more: float,
 ) -> Log:
     """Take one step of the optimiser along the gradient at `point`, the pass that every method ends with."""
     optimizer.zero_grad()
-    loss, logits = descend(model, point, batch.y, batch.size, mixed)
+    logits = model(point)
+    loss = backward(loss_transform(cross_entropy_sum(logits, batch.y)), point, batch.size)
     optimizer.step()
-    return log(loss, logits, batch.y, passes + len(point), **more)
+    return log(loss, logits.detach(), batch.y, passes + len(point), **more)
 
 
 def log(loss: Tensor, logits: Tensor, y: Tensor, passes: float, **more: float) -> Log:
@@ -108,18 +109,18 @@ class AdversarialMethod:
             return lambda loss: loss
         now = share * min(1.0, batch.time / self.ramp) if self.ramp else share
 
-        def mixed(loss: Tensor) -> Tensor:
+        def transform(loss: Tensor) -> Tensor:
             lead = worst_case_margins(model, batch.x + ball.low, batch.x + ball.high, batch.y)
-            return (1 - now) * loss + now * summed(lead, batch.y)
+            return (1 - now) * loss + now * cross_entropy_sum(lead, batch.y)
 
-        return mixed
+        return transform
 
     def start(self, batch: Batch, feasible: Feasible, radius: float | Tensor, centre: Tensor | None = None) -> Tensor:
         """A random point of the set near `centre` (or zero); the parts of a batch share one draw of its noise."""
         if len(batch.x) == batch.size:
             return feasible.noisy(centre, radius, batch.draw("start"))
         shape = (batch.size, *batch.x.shape[1:])
-        drawn = noise(self.norm, shape, 1.0, batch.draw("start"), batch.x.dtype)[batch.part]
+        drawn = uniform_noise(self.norm, shape, 1.0, batch.draw("start"), batch.x.dtype)[batch.part]
         delta = drawn.to(batch.x.device) * radius
         return feasible.project_(delta if centre is None else delta.add_(centre))
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from sihg.errors import InputError, UnknownNameError
 from sihg.robust.data.batches import Batch
-from sihg.robust.gradients import finite, gradient, inner_mode, summed
+from sihg.robust.gradients import backward, cross_entropy_sum, inner_mode, input_gradient
 from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, check_positive, check_steps, log, option
 from sihg.robust.threat import Feasible, L2Set, LinfSet
 
@@ -52,7 +52,7 @@ class DAT(AdversarialMethod):
         logits = model(batch.x + delta)
         losses = nn.functional.cross_entropy(logits, batch.y, reduction="none")
         weights = losses.detach() / losses.detach().mean() if self.weighted and batch.epoch > 0 else 1.0
-        finite((losses * weights).sum(), batch.x).div(batch.size).backward()
+        backward((losses * weights).sum(), batch.x, batch.size)
         optimizer.step()
         return log(losses.detach().sum(), logits.detach(), batch.y, passes + len(delta))
 
@@ -62,7 +62,7 @@ class DAT(AdversarialMethod):
         eta = self.step_size or 2.5 * eps / self.steps
         rows, x, y, moving, passes = torch.arange(len(delta), device=delta.device), batch.x, batch.y, delta.clone(), 0
         for t in range(self.steps):
-            g = gradient(model, x + moving, y, summed)
+            g = input_gradient(model, x + moving, y, cross_entropy_sum)
             passes += len(moving)
             if t > 0:  # the first step always applies
                 on = (self.gap(g, moving, feasible, eps) > threshold).nonzero().flatten()

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from sihg.robust.data.batches import Batch
-from sihg.robust.gradients import descend
+from sihg.robust.gradients import backward, cross_entropy_sum
 from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, check_steps, log, option
 
 
@@ -34,11 +34,12 @@ class FreeAT(AdversarialMethod):
         for _ in range(self.replays):
             point = (batch.x + delta).requires_grad_()
             optimizer.zero_grad()
-            loss, logits = descend(model, point, batch.y, batch.size)
+            logits = model(point)
+            loss = backward(cross_entropy_sum(logits, batch.y), point, batch.size)
             optimizer.step()
             assert point.grad is not None
             feasible.climb_(delta, point.grad, eps)
-        return log(loss, logits, batch.y, passes=self.replays * len(delta))
+        return log(loss, logits.detach(), batch.y, passes=self.replays * len(delta))
 
     def state(self) -> dict[str, Tensor]:
         """What the next batch needs."""

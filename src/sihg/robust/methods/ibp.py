@@ -33,5 +33,5 @@ class IBP(AdversarialMethod):
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
         """Train on one batch."""
         ball, _ = self.ball(batch)
-        mixed = self.bounded(model, batch, ball, self.interval)
-        return train_on(model, batch, batch.x, optimizer, INTERVAL_PASSES * len(batch.x), mixed)
+        transform = self.bounded(model, batch, ball, self.interval)
+        return train_on(model, batch, batch.x, optimizer, INTERVAL_PASSES * len(batch.x), transform)

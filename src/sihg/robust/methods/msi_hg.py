@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from sihg.errors import InputError, UnknownNameError
 from sihg.robust.data.augment import Move
 from sihg.robust.data.batches import Batch
-from sihg.robust.gradients import STATISTICS, Slope, ascend, evaluating, inner_mode, slope
+from sihg.robust.gradients import STATISTICS, Slope, ascend, evaluation_mode, inner_mode, slope
 from sihg.robust.memory import PerturbationMemory
 from sihg.robust.methods.base import (
     INTERVAL_PASSES,
@@ -106,7 +106,7 @@ class MSIHG(AdversarialMethod):
         found = [module for module in model.modules() if isinstance(module, Threshold)]
         hooks = [one.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0])) for one in found]
         try:
-            with torch.no_grad(), evaluating(model):
+            with torch.no_grad(), evaluation_mode(model):
                 model(x)
         finally:
             for hook in hooks:
@@ -136,8 +136,10 @@ class MSIHG(AdversarialMethod):
         moved = float((delta - old).abs_().mean()) / self.eps
         saturated = searched.saturated(delta)
         passes = (self.steps + (INTERVAL_PASSES if self.interval else 0)) * len(delta)
-        mixed = self.bounded(model, batch, ball, self.interval)
-        return train_on(model, batch, batch.x + delta, optimizer, passes, mixed, moved=moved, saturated=saturated)  # 7
+        transform = self.bounded(model, batch, ball, self.interval)
+        return train_on(
+            model, batch, batch.x + delta, optimizer, passes, transform, moved=moved, saturated=saturated
+        )  # 7
 
     def _searched(self, model: nn.Module, ball: Feasible, batch: Batch) -> tuple[Feasible, float | Tensor]:
         """The set that the ascent searches, and the unit of its lengths."""

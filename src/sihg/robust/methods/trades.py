@@ -8,7 +8,7 @@ from torch.nn.functional import kl_div, log_softmax
 
 from sihg.errors import InputError
 from sihg.robust.data.batches import Batch
-from sihg.robust.gradients import ascend, finite, gradient, inner_mode, summed
+from sihg.robust.gradients import ascend, backward, cross_entropy_sum, inner_mode, slope
 from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, check_positive, check_steps, log, option
 
 
@@ -40,14 +40,14 @@ class TRADES(AdversarialMethod):
         with inner_mode(model, "running"):
             with torch.no_grad():
                 clean = log_softmax(model(batch.x), 1)
-            loss = lambda logits, _y: divergence(clean, logits)  # noqa: E731
-            ascend(lambda d: gradient(model, batch.x + d, batch.y, loss), delta, feasible, eta, self.steps)
+            objective = lambda logits, _y: divergence(clean, logits)  # noqa: E731
+            ascend(slope(model, batch.x, batch.y, objective), delta, feasible, eta, self.steps)
         optimizer.zero_grad()
         natural, attacked = model(batch.x), model(batch.x + delta)
-        value = summed(natural, batch.y) + self.beta * divergence(log_softmax(natural, 1), attacked)
-        (finite(value, batch.x) / batch.size).backward()
+        value = cross_entropy_sum(natural, batch.y) + self.beta * divergence(log_softmax(natural, 1), attacked)
+        loss = backward(value, batch.x, batch.size)
         optimizer.step()
-        return log(value.detach(), attacked.detach(), batch.y, passes=(self.steps + 2.5) * len(delta))
+        return log(loss, attacked.detach(), batch.y, passes=(self.steps + 2.5) * len(delta))
 
 
 def divergence(clean: Tensor, logits: Tensor) -> Tensor:

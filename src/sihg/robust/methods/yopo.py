@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from sihg.errors import UnknownNameError
 from sihg.robust.data.batches import Batch
-from sihg.robust.gradients import Slope, ascend, finite, frozen_statistics, inner_mode, summed
+from sihg.robust.gradients import Slope, ascend, check_finite, cross_entropy_sum, frozen_statistics, inner_mode
 from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, check_positive, check_steps, log, option
-from sihg.robust.models import split
+from sihg.robust.models import split_stem
 
 
 @dataclass(kw_only=True)
@@ -37,7 +37,7 @@ class YOPO(AdversarialMethod):
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
         """Train on one batch."""
-        stem, body = split(model)
+        stem, body = split_stem(model)
         feasible, eps = self.ball(batch)
         delta = self.start(batch, feasible, eps)
         share = 1 / (batch.size * self.outer)
@@ -47,7 +47,7 @@ class YOPO(AdversarialMethod):
             features = stem(batch.x + delta)
             out = features.detach().requires_grad_()
             logits = body(out)
-            loss = finite(summed(logits, batch.y), batch.x)
+            loss = check_finite(cross_entropy_sum(logits, batch.y), batch.x)
             (loss * share).backward()
             assert out.grad is not None
             p = out.grad / share  # the adjoint of the summed loss

@@ -44,7 +44,7 @@ def build(name: str, shape: tuple[int, ...], classes: int, *, width: float = 1.0
         return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
-def split(model: nn.Module) -> tuple[nn.Module, nn.Module]:
+def split_stem(model: nn.Module) -> tuple[nn.Module, nn.Module]:
     """The stem and the body of a model, as YOPO needs them."""
     stem, body = getattr(model, "stem", None), getattr(model, "body", None)
     if isinstance(stem, nn.Module) and isinstance(body, nn.Module):

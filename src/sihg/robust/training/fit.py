@@ -14,7 +14,7 @@ from sihg.errors import InputError
 from sihg.robust import data as sources
 from sihg.robust import models
 from sihg.robust.data.locations import data_folder
-from sihg.robust.data.samples import Samples, as_samples, held_out
+from sihg.robust.data.samples import Samples, as_samples, stratified_split, stratified_subset
 from sihg.robust.training.config import Settings
 from sihg.robust.training.trainer import Trained, Trainer
 from sihg.robust.training.weights import CheckpointWarning
@@ -98,7 +98,7 @@ def split_off(samples: Samples, settings: Settings, test: Samples | None = None)
             "leave it out for all"
         )
     if settings.samples is not None and settings.samples < len(samples):
-        samples = held_out(samples, settings.samples, seed=settings.seed)[1]
+        samples = stratified_subset(samples, settings.samples, settings.seed)
     if not settings.validation:
         return samples, None
     if settings.validate_on == "test":
@@ -108,7 +108,7 @@ def split_off(samples: Samples, settings: Settings, test: Samples | None = None)
             f"validation holds out {settings.validation} of {len(samples)} samples, which leaves too few to train on: "
             f"lower it, such as --validation {len(samples) // 10}"
         )
-    return held_out(samples, settings.validation, seed=settings.seed)
+    return stratified_split(samples, settings.validation, seed=settings.seed)
 
 
 def _watched(test: Samples | None, n: int) -> Samples:
@@ -117,7 +117,7 @@ def _watched(test: Samples | None, n: int) -> Samples:
         raise InputError("validate_on = test, but there are no test samples here: hold out training samples, train")
     if n > len(test):
         raise InputError(f"validation watches {n} test samples, but {test.name} has {len(test)}: lower it")
-    return test if n == len(test) else held_out(test, n)[1]
+    return stratified_subset(test, n)
 
 
 def check_free(out: str | Path, *, overwrite: bool) -> None:

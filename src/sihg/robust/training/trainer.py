@@ -19,15 +19,15 @@ from sihg.errors import InputError, NotFiniteError
 from sihg.interrupt import stop_on_interrupt
 from sihg.robust._malloc import keep_freed_memory
 from sihg.robust.attacks.certified import Certified
-from sihg.robust.attacks.registry import plan
+from sihg.robust.attacks.registry import build_plan
 from sihg.robust.attacks.runner import run_attacks
 from sihg.robust.data.augment import Augment
-from sihg.robust.data.batches import Batch, check_size, epoch_batches, steps_of
+from sihg.robust.data.batches import Batch, check_batch_size, epoch_batches, steps_per_epoch
 from sihg.robust.data.samples import Samples
 from sihg.robust.evaluation.evaluate import check_model, check_plans, check_range, checked_device
 from sihg.robust.memory import PerturbationMemory
 from sihg.robust.methods import MSIHG, YOPO, FreeAT, build_method
-from sihg.robust.models import split
+from sihg.robust.models import split_stem
 from sihg.robust.threat import Ball
 from sihg.robust.training.config import SECTIONS, Settings
 from sihg.robust.training.monitor import Watch, long_ramp, short_average
@@ -78,16 +78,16 @@ class Trainer:
         folder: RunFolder | None = None,
         tell: Callable[[str, dict[str, Any]], object] = lambda _event, _about: None,
     ) -> None:
-        check_size(settings.batch_size, len(train))
+        check_batch_size(settings.batch_size, len(train))
         self.settings, self.train, self.held_out, self.folder, self.tell = settings, train, held_out, folder, tell
-        self.steps = steps_of(len(train), settings.batch_size)  # an epoch
+        self.steps = steps_per_epoch(len(train), settings.batch_size)  # an epoch
         self.device = checked_device(settings.device)
         self.model = model.to(self.device)
         check_model(self.model, train)
         self._check_smallest_batch()
         self.ball = Ball(settings.eps, settings.norm, settings.bounds)
         check_range(train, self.ball)
-        attacks = {settings.evaluate_with: plan(settings.evaluate_with, self.ball)}
+        attacks = {settings.evaluate_with: build_plan(settings.evaluate_with, self.ball)}
         check_plans(self.model, train, attacks)  # what cannot be done is refused now, not after an epoch
         self.augment = Augment(settings.flip, settings.crop) if settings.flip or settings.crop else None
         if self.augment:
@@ -132,7 +132,7 @@ class Trainer:
                 f"accumulate = {settings.accumulate} does not go with free, which steps after every pass: use 1"
             )
         if isinstance(method, YOPO):
-            split(self.model)  # a model without stem and body is refused now
+            split_stem(self.model)  # a model without stem and body is refused now
         if isinstance(method, MSIHG):
             method.check(self.model, self.train.floats(slice(1)).to(self.device))
         if getattr(method, "interval", 0):
@@ -226,7 +226,10 @@ class Trainer:
         last = row["epoch"] == settings.epochs
         if self.held_out is not None and (last or row["epoch"] % settings.evaluate_every == 0):
             begin = time.perf_counter()
-            plans = {"natural": plan("natural", self.ball), "robust": plan(settings.evaluate_with, self.ball)}
+            plans = {
+                "natural": build_plan("natural", self.ball),
+                "robust": build_plan(settings.evaluate_with, self.ball),
+            }
             with self._finite():
                 natural, robust = run_attacks(self.optimizer.evaluated, self.held_out, plans, seed=here.epoch)
             here.evaluation_seconds += time.perf_counter() - begin
