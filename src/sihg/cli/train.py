@@ -133,7 +133,7 @@ def with_given(settings: "Settings", given: Pairs) -> "Settings":
 
 def _is_switch(settings: "Settings", full: str) -> bool:
     """Whether a setting is true or false."""
-    from sihg.robust.methods import hyperparameters
+    from sihg.robust.training.config import hyperparameters
 
     section, _, key = full.partition(".")
     if section == "method":
@@ -143,14 +143,14 @@ def _is_switch(settings: "Settings", full: str) -> bool:
 
 def listing() -> str:
     """Every setting with its default and its meaning, in groups."""
-    from sihg.robust.methods import METHODS, hyperparameters
-    from sihg.robust.training.config import SECTIONS, SHORT, THREAT, Settings, presets
+    from sihg.robust.methods import METHODS
+    from sihg.robust.training.config import SECTIONS, SHORT, THREAT, Settings, hyperparameters, presets
     from sihg.robust.training.schedules import SCHEDULES
 
     lines = ["settings of every run (the defaults are those without a preset):"]
     lines += [_line(f.name, f.default, f.metadata["help"]) for f in fields(Settings) if f.name not in SECTIONS]
-    for method, kind in METHODS.items():
-        about = " ".join((kind.__doc__ or "").partition("\n\n")[0].split())
+    for method, entry in METHODS.items():
+        about = " ".join((entry.settings.__doc__ or "").partition("\n\n")[0].split())
         lines += ["", f"--method {method}: {about}"]
         own = {name: both for name, both in hyperparameters(method).items() if name not in THREAT}
         lines += [_line(name, default, about) for name, (default, about) in own.items()]

@@ -8,6 +8,7 @@ from sihg.errors import InputError
 from sihg.robust.certify import worst_case_margins
 from sihg.robust.methods import IBP, MSIHG, build_method
 from sihg.robust.training.fit import fit
+from tests.refused import refused
 from tests.robust.methods.nets import gradients, net, one_batch, samples, sgd, watched, weights
 
 EPS = 0.1
@@ -54,16 +55,11 @@ def test_msi_hg_mixes_the_bounds_into_the_loss_where_it_trains() -> None:
 
 
 @pytest.mark.parametrize("name", ["ibp", "msi-hg"])
-@pytest.mark.parametrize(
-    ("settings", "what"),
-    [
-        ({"interval": 1.5}, "interval must be a share from 0 to 1, got 1.5"),
-        ({"interval": 0.5, "norm": "l2"}, "interval bounds are for linf, got l2"),
-    ],
-)
-def test_what_is_no_share_is_refused(name: str, settings: dict[str, float], what: str) -> None:
-    with pytest.raises(InputError, match=what):
-        build_method(name, eps=EPS, **settings)
+def test_a_share_of_interval_bounds_has_limits(name: str) -> None:
+    with refused("interval-range", interval=1.5):
+        build_method(name, eps=EPS, interval=1.5)
+    with refused("interval-norm", norm="l2"):
+        build_method(name, eps=EPS, interval=0.5, norm="l2")
 
 
 def test_a_model_without_bounds_is_refused_before_a_run_begins() -> None:

@@ -1,13 +1,18 @@
 """Methods by name, and the settings they refuse."""
 
+import math
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from sihg.errors import InputError, NotFiniteError, UnknownNameError
-from sihg.robust.methods import METHODS, build_method, hyperparameters
+from sihg.errors import InputError, NotFiniteError
+from sihg.robust.gradients import STATISTICS
+from sihg.robust.methods import METHODS, PGDAT, build_method, method_fields
+from sihg.robust.methods.registry import method_class
+from tests.refused import refused
 from tests.robust.methods.nets import net, one_batch, sgd, weights
 
 
@@ -33,13 +38,11 @@ def test_every_method_trains_any_norm_without_bounds_and_repeats(name: str, norm
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_hyperparameter_has_a_default_and_a_help_text(name: str) -> None:
-    known = hyperparameters(name)
-    assert "memory" not in known
-    assert "delta" not in known
-    assert all(about for _, about in known.values())
+    known = method_fields(name)
+    assert all(item.metadata["help"] for item in known.values())
     method = build_method(name, **({"eps": 0.1} if known else {}))
     assert {f.name for f in fields(method)} >= known.keys()
-    assert all(getattr(method, key) == default for key, (default, _) in known.items() if key != "eps")
+    assert all(getattr(method, key) == item.default for key, item in known.items() if key != "eps")
 
 
 def test_the_ball_of_tables() -> None:
@@ -51,52 +54,105 @@ def test_the_ball_of_tables() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "message"),
+    ("name", "settings", "code"),
     [
-        ("pgd", {}, "method 'pgd' needs eps, the radius of the ball: such as 8/255"),
-        ("pgd", {"eps": 0.1, "tau": 0.1}, "method 'pgd' has no setting 'tau': it has eps, norm, bounds, ramp, steps"),
-        ("pgd", {"eps": 0.1, "memory": None}, "method 'pgd' has no setting 'memory'"),
-        ("natural", {"eps": 0.1}, "method 'natural' has no setting 'eps': it has none"),
-        ("pgd", {"eps": -1.0}, "eps must be finite and >= 0, got -1.0: "),
-        ("pgd", {"eps": 0.1, "steps": 0}, "steps must be a whole number >= 1, got 0: leave it out for the default"),
-        ("pgd", {"eps": 0.1, "steps": 2.0}, "steps must be a whole number >= 1, got 2.0: "),
-        ("pgd", {"eps": 0.1, "steps": True}, "got True: "),
-        ("pgd", {"eps": 0.1, "step_size": 0.0}, "step_size must be finite and > 0, got 0.0: leave it out"),
-        ("pgd", {"eps": 0.1, "ramp": -1.0}, "ramp must be a number of epochs >= 0, got -1.0: 0 for none"),
-        ("pgd", {"eps": 0.1, "statistics": "x"}, "unknown statistics 'x': choose from batch, running"),
-        ("msi-hg", {"eps": 0.1, "statistics": "x"}, "unknown statistics 'x': choose from batch, running"),
-        ("fast", {"eps": 0.1, "alpha": float("nan")}, "alpha must be finite and > 0, got nan: "),
-        ("free", {"eps": 0.1, "replays": 0}, "replays must be a whole number >= 1, got 0: "),
-        ("dat", {"eps": 0.1, "fosc_max": float("nan")}, "fosc_max must be finite and >= 0, got nan: "),
-        ("dat", {"eps": 0.1, "control_epochs": 0}, "control_epochs must be finite and > 0, got 0: "),
-        ("dat", {"eps": 0.1, "fosc": "x"}, "unknown fosc 'x': choose from bounded, published"),
-        ("yopo", {"eps": 0.1, "outer": 0}, "outer must be a whole number >= 1, got 0: "),
-        ("yopo", {"eps": 0.1, "inner": -1}, "inner must be a whole number >= 0, got -1: "),
-        ("yopo", {"eps": 0.1, "stem_gradient": "x"}, "unknown stem_gradient 'x': choose from hamiltonian, both"),
-        ("trades", {"eps": 0.1, "beta": -1.0}, "beta must be finite and >= 0, got -1.0: "),
-        ("msi-hg", {"eps": 0.0}, "MSI-HG needs a ball to search, got eps 0: train with `natural`, or give eps"),
-        ("msi-hg", {"eps": 0.1, "tau": 0.0}, "tau must be finite and > 0, got 0.0: "),
-        ("msi-hg", {"eps": 0.1, "noise": -0.1}, "noise must be finite and >= 0, got -0.1: leave it out for tau"),
-        ("msi-hg", {"eps": 0.1, "reset": -1}, "reset must be a whole number >= 0, got -1: "),
-        ("msi-hg", {"eps": 0.1, "implicit": "x"}, "unknown implicit 'x': choose from sign, proximal"),
-        (
-            "msi-hg",
-            {"eps": 0.1, "augment_delta": "x"},
-            "unknown augment_delta 'x': choose from same, independent, none",
-        ),
+        ("pgd", {"eps": "eight"}, "not-a-number"),
+        ("pgd", {"steps": 0}, "steps-range"),
+        ("pgd", {"steps": 2.0}, "steps-range"),
+        ("pgd", {"steps": True}, "steps-range"),
+        ("pgd", {"step_size": 0.0}, "step-size-range"),
+        ("pgd", {"step_size": math.inf}, "step-size-range"),
+        ("pgd", {"ramp": -1.0}, "ramp-range"),
+        ("pgd", {"ramp": math.inf}, "ramp-range"),
+        ("pgd", {"statistics": "x"}, "unknown-statistics"),
+        ("msi-hg", {"statistics": "x"}, "unknown-statistics"),
+        ("fast", {"alpha": math.nan}, "alpha-range"),
+        ("free", {"replays": 0}, "replays-range"),
+        ("dat", {"fosc_max": math.nan}, "fosc-max-range"),
+        ("dat", {"control_epochs": 0}, "control-epochs-range"),
+        ("dat", {"fosc": "x"}, "unknown-fosc"),
+        ("yopo", {"outer": 0}, "outer-range"),
+        ("yopo", {"inner": -1}, "inner-range"),
+        ("yopo", {"stem_gradient": "x"}, "unknown-stem_gradient"),
+        ("trades", {"beta": -1.0}, "beta-range"),
+        ("ibp", {"interval": 1.5}, "interval-range"),
+        ("ibp", {"norm": "l2"}, "interval-norm"),
+        ("msi-hg", {"eps": 0.0}, "msi-hg-eps-zero"),
+        ("msi-hg", {"tau": 0.0}, "tau-range"),
+        ("msi-hg", {"noise": -0.1}, "noise-range"),
+        ("msi-hg", {"fresh": 1.1}, "fresh-range"),
+        ("msi-hg", {"reset": -1}, "reset-range"),
+        ("msi-hg", {"implicit": "x"}, "unknown-implicit"),
+        ("msi-hg", {"search": "x"}, "unknown-search"),
+        ("msi-hg", {"search": "threshold", "implicit": "proximal"}, "threshold-search-norm"),
+        ("msi-hg", {"augment_delta": "x"}, "unknown-augment_delta"),
     ],
 )
-def test_settings_that_are_refused(name: str, settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError) as caught:
-        build_method(name, **settings)
-    assert str(caught.value).startswith(message) or (message.startswith("got") and message in str(caught.value))
+def test_settings_that_are_refused(name: str, settings: dict[str, Any], code: str) -> None:
+    with refused(code):
+        build_method(name, **{"eps": 0.1, **settings})
 
 
-def test_an_unknown_method() -> None:
-    with pytest.raises(
-        UnknownNameError, match=r"unknown method 'msihg' .*: choose from natural, fgsm, fast, free, pgd, dat"
-    ):
+def test_the_error_of_a_range_says_what_to_do() -> None:
+    with pytest.raises(InputError, match=r"^steps must be an integer >= 1, got 0: leave it out for the default$"):
+        build_method("pgd", eps=0.1, steps=0)
+    with pytest.raises(InputError, match=r"^fresh must be a number >= 0 and <= 1, got 2: "):
+        build_method("msi-hg", eps=0.1, fresh=2)
+    with pytest.raises(InputError, match=r"^tau must be a finite number > 0, got 0: "):
+        build_method("msi-hg", eps=0.1, tau=0)
+
+
+def test_unknown_methods_and_settings() -> None:
+    with refused("unknown-method", name="msihg", choices=tuple(METHODS)):
         build_method("msihg")
+    with refused("method-setting", method="pgd", setting="tau"):
+        build_method("pgd", eps=0.1, tau=0.1)
+    with refused("method-setting", setting="memory"):
+        build_method("pgd", eps=0.1, memory=None)
+    with refused("method-setting", setting="eps"):
+        build_method("natural", eps=0.1)
+    with refused("method-needs-eps"):
+        build_method("pgd")
+
+
+def test_eps_may_be_a_fraction_in_text() -> None:
+    assert PGDAT(eps="8/255").eps == 8 / 255  # type: ignore[arg-type]
+
+
+def test_every_method_has_its_settings_and_adds_none() -> None:
+    for name, entry in METHODS.items():
+        kind = method_class(name)
+        assert issubclass(kind, entry.settings)
+        added = {f.name for f in fields(kind) if f.init} - method_fields(name).keys()
+        assert added == ({"memory"} if name == "msi-hg" else set())
+    assert method_fields("pgd")["statistics"].metadata["choices"] == tuple(STATISTICS)
+
+
+OWN = """
+from dataclasses import dataclass
+from sihg.robust.methods import PGDAT
+
+@dataclass(kw_only=True)
+class Mine(PGDAT):
+    strength: float = 0.5
+
+def function(): ...
+"""
+
+
+def test_a_users_own_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text(OWN)
+    method = build_method(f"{tmp_path / 'mine.py'}:Mine", eps=0.1, strength=2.0)
+    assert (method.strength, method.eps) == (2.0, 0.1)
+    model = net("plain")
+    method.step(model, one_batch(), sgd(model))
+    assert not torch.equal(weights(model), weights(net("plain")))
+    monkeypatch.chdir(tmp_path)
+    assert type(build_method("mine.py:Mine", eps=0.1)) is type(method)
+    with refused("method-class"):
+        build_method("mine.py:function")
+    with refused("method-setting", setting="tau"):
+        build_method("mine.py:Mine", eps=0.1, tau=1.0)
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "msi-hg"])  # whose memory refuses it before

@@ -19,6 +19,7 @@ from sihg.robust.models import Threshold
 from sihg.robust.threat import Ball
 from sihg.robust.training.optimizer import TrainingOptimizer
 from sihg.robust.training.schedules import Constant
+from tests.refused import refused
 from tests.robust.methods.nets import IMAGE, net, samples, sgd, watched, weights
 
 EPS = 0.25  # a power of two, so that delta / eps and back are exact
@@ -272,7 +273,7 @@ def test_a_share_of_the_searches_is_fresh() -> None:
 
 
 def test_a_share_outside_0_to_1_is_refused() -> None:
-    with pytest.raises(InputError, match=r"fresh must be a share from 0 to 1, got 1\.5"):
+    with refused("fresh-range", fresh=1.5):
         MSIHG(eps=EPS, fresh=1.5)
 
 
@@ -358,11 +359,11 @@ def test_a_search_of_a_threshold_needs_one_and_signed_steps() -> None:
     two = nn.Sequential(Threshold(0.3, 0.7), Threshold(), net("plain"))
     with pytest.raises(InputError, match=r"thresholds with the ends \[\(0.3, 0.7\), \(0.4, 0.6\)\]: give all the same"):
         method.step(two, batch, sgd(net("plain")))
-    with pytest.raises(InputError, match=r"is for signed steps in linf, got proximal steps in linf: leave it out"):
+    with refused("threshold-search-norm", norm="linf", implicit="proximal"):
         MSIHG(eps=EPS, search="threshold", implicit="proximal")
-    with pytest.raises(InputError, match=r"is for signed steps in linf, got sign steps in l2: leave it out"):
+    with refused("threshold-search-norm", norm="l2", implicit="sign"):
         MSIHG(eps=EPS, search="threshold", norm="l2")
-    with pytest.raises(InputError, match=r"search 'box': choose from ball, threshold"):
+    with refused("unknown-search", name="box", choices=("ball", "threshold")):
         MSIHG(eps=EPS, search="box")
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sihg.errors import InputError, UnknownNameError
-from sihg.robust.methods import METHODS, build_method, hyperparameters
+from sihg.robust.methods import METHODS, build_method, method_fields
 from sihg.robust.training import config as module
 from sihg.robust.training.config import SHORT, THREAT, Settings, dotted_name, guessed, preset, presets, read_settings
 from sihg.robust.training.optimizer import build_optimizer
@@ -240,7 +240,7 @@ def test_presets_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_hyperparameters_are_no_settings_of_the_run() -> None:
     own = {f.name for f in fields(Settings)}
-    clash = {(m, name) for m in METHODS for name in hyperparameters(m) if name in own and name not in THREAT}
+    clash = {(m, name) for m in METHODS for name in method_fields(m) if name in own and name not in THREAT}
     assert clash == set()
 
 
@@ -258,7 +258,7 @@ def test_a_complete_config_says_everything_and_gives_the_same_run(tmp_path: Path
     folder.write_config(whole.as_dict(), whole.help_texts())
     assert read_settings(folder.config) == whole
     table = folder.read_config()
-    assert table["method"].keys() == {"name", *hyperparameters(method)} - set(THREAT)
+    assert table["method"].keys() == {"name", *method_fields(method)} - set(THREAT)
     assert table["optimizer"]["theta"] == given.theta == (1.0 if method == "msi-hg" else 0.0)
     assert (table["memory"], table["samples"]) == (memory, "none")
     assert table["schedule"] == {"name": "cosine", "warmup": 0.0}

@@ -1,17 +1,17 @@
 """What every method trains against and reports: the ball, its ramp, and the log of a step."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from sihg.errors import InputError
 from sihg.robust.certify import worst_case_margins
 from sihg.robust.data.batches import Batch
 from sihg.robust.gradients import backward, cross_entropy_sum
-from sihg.robust.threat import Ball, Bounds, Feasible, uniform_noise
+from sihg.robust.methods.settings import AdversarialSettings
+from sihg.robust.threat import Ball, Feasible, uniform_noise
 
 INTERVAL_PASSES = 3  # what the training pass of interval bounds takes: middles and widths, each with its weights
 
@@ -49,11 +49,6 @@ class Method(Protocol):
         ...
 
 
-def option(default: Any, about: str) -> Any:
-    """A hyperparameter with its default and its help text."""
-    return field(default=default, metadata={"help": about})
-
-
 def train_on(
     model: nn.Module,
     batch: Batch,
@@ -85,18 +80,12 @@ def log(loss: Tensor, logits: Tensor, y: Tensor, passes: float, **more: float) -
 
 
 @dataclass(kw_only=True)
-class AdversarialMethod:
-    """The ball that a method trains against."""
-
-    eps: float = field(metadata={"help": "radius of the ball, such as 8/255"})
-    norm: str = option("linf", "norm of the ball: linf or l2")
-    bounds: Bounds = option((0.0, 1.0), "x + delta stays within them; none: the paper's literal ball")  # noqa: RUF009
-    ramp: float = option(0.0, "epochs over which the radius grows linearly from 0 to eps")
+class AdversarialMethod(AdversarialSettings):
+    """What methods that train against a ball share: the ball, its ramp, random starts, interval bounds."""
 
     def __post_init__(self) -> None:
-        Ball(self.eps, self.norm, self.bounds)
-        if not 0 <= self.ramp < float("inf"):
-            raise InputError(f"ramp must be a number of epochs >= 0, got {self.ramp}: 0 for none")
+        super().__post_init__()
+        Ball(self.eps, self.norm, self.bounds)  # checks them
 
     def ball(self, batch: Batch) -> tuple[Feasible, float]:
         """The deltas allowed at the time of the batch, and their radius."""
@@ -123,28 +112,3 @@ class AdversarialMethod:
         drawn = uniform_noise(self.norm, shape, 1.0, batch.draw("start"), batch.x.dtype)[batch.part]
         delta = drawn.to(batch.x.device) * radius
         return feasible.project_(delta if centre is None else delta.add_(centre))
-
-
-def check_steps(steps: int, name: str = "steps", least: int = 1) -> None:
-    """Refuse a number of steps that is none."""
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < least:
-        raise InputError(f"{name} must be a whole number >= {least}, got {steps!r}: leave it out for the default")
-
-
-def check_share(share: float, name: str) -> None:
-    """Refuse what is no share."""
-    if not 0 <= share <= 1:
-        raise InputError(f"{name} must be a share from 0 to 1, got {share}: leave it out for the default")
-
-
-def check_interval(share: float, norm: str) -> None:
-    """Refuse a share of interval bounds that there is not."""
-    check_share(share, "interval")
-    if share and norm != "linf":
-        raise InputError(f"interval bounds are for linf, got {norm}: take linf, or a method without them")
-
-
-def check_positive(value: float | None, name: str) -> None:
-    """Refuse a length that is none; None stands for a default."""
-    if value is not None and not 0 < value < float("inf"):
-        raise InputError(f"{name} must be finite and > 0, got {value}: leave it out for the default")

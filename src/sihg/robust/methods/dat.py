@@ -5,15 +5,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sihg.errors import InputError, UnknownNameError
 from sihg.robust.data.batches import Batch
 from sihg.robust.gradients import backward, cross_entropy_sum, inner_mode, input_gradient
-from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, check_positive, check_steps, log, option
+from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, log
+from sihg.robust.methods.settings import DATSettings
 from sihg.robust.threat import Feasible, L2Set, LinfSet
 
 
 @dataclass(kw_only=True)
-class DAT(AdversarialMethod):
+class DAT(DATSettings, AdversarialMethod):
     """PGD AT whose samples stop as soon as their attack is strong enough for the time of training.
 
     Strength is the first-order stationary condition FOSC, 0 at a maximiser; the threshold falls linearly from
@@ -22,25 +22,6 @@ class DAT(AdversarialMethod):
     bounds, which does; that is the default. The authors' code measures FOSC from the random start and weights samples
     by their loss; the paper does neither, nor do we unless `weighted`.
     """
-
-    steps: int = option(10, "ascent steps T at most")
-    step_size: float | None = option(None, "length of an ascent step (default 2.5 eps / T, eps as ramped)")
-    fosc_max: float = option(0.5, "threshold at the start of training")
-    control_epochs: float = option(40.0, "epochs until the threshold is 0 (the paper: 0.8 of all)")
-    fosc: str = option("bounded", "bounded: of the linf ball within its bounds; published: of the ball alone")
-    weighted: bool = option(False, "weight samples by their loss from the second epoch on, as the authors' code does")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_steps(self.steps)
-        check_positive(self.step_size, "step_size")
-        check_positive(self.control_epochs, "control_epochs")
-        if not 0 <= self.fosc_max < float("inf"):
-            raise InputError(
-                f"fosc_max must be finite and >= 0, got {self.fosc_max}: 0 takes every step, as PGD AT does"
-            )
-        if self.fosc not in ("bounded", "published"):
-            raise UnknownNameError("fosc", self.fosc, ["bounded", "published"])
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
         """Train on one batch."""

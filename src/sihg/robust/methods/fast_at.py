@@ -6,18 +6,13 @@ from torch import nn
 
 from sihg.robust.data.batches import Batch
 from sihg.robust.gradients import inner_mode, slope
-from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, check_positive, option, train_on
+from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, train_on
+from sihg.robust.methods.settings import FastSettings
 
 
 @dataclass(kw_only=True)
-class FastAT(AdversarialMethod):
+class FastAT(FastSettings, AdversarialMethod):
     """One step of 1.25 eps from a random start, then train there."""
-
-    alpha: float = option(1.25, "length of the step, in units of eps")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(self.alpha, "alpha")
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
         """Train on one batch."""

@@ -8,10 +8,11 @@ from torch import nn
 from sihg.robust.data.batches import Batch
 from sihg.robust.gradients import inner_mode, slope
 from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, train_on
+from sihg.robust.methods.settings import FGSMSettings
 
 
 @dataclass(kw_only=True)
-class FGSMAT(AdversarialMethod):
+class FGSMAT(FGSMSettings, AdversarialMethod):
     """One step of length eps from zero, then train there. Known to overfit catastrophically."""
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:

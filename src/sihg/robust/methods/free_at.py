@@ -7,23 +7,19 @@ from torch import Tensor, nn
 
 from sihg.robust.data.batches import Batch
 from sihg.robust.gradients import backward, cross_entropy_sum
-from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, check_steps, log, option
+from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, log
+from sihg.robust.methods.settings import FreeSettings
 
 
 @dataclass(kw_only=True)
-class FreeAT(AdversarialMethod):
+class FreeAT(FreeSettings, AdversarialMethod):
     """Replay each batch m times; one backward pass serves both delta and the weights.
 
     delta stays with its slot of the batch, over the replays and on to the next batch. An epoch costs m passes, so give
     a run 1/m of the epochs of the others.
     """
 
-    replays: int = option(8, "times m that a batch is replayed")
     delta: Tensor | None = field(default=None, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_steps(self.replays, "replays")
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
         """Train on one batch."""

@@ -10,25 +10,18 @@ from sihg.robust.methods.base import (
     AdversarialMethod,
     Log,
     Optimizer,
-    check_interval,
-    option,
     train_on,
 )
+from sihg.robust.methods.settings import IBPSettings
 
 
 @dataclass(kw_only=True)
-class IBP(AdversarialMethod):
+class IBP(IBPSettings, AdversarialMethod):
     """Train on the images as they are and, for a share of the loss, on what interval bounds of the ball allow.
 
     What it learns can be proven: see the `certified` row of an evaluation. The share grows with the ramp, which should
     take a third of the training or so.
     """
-
-    interval: float = option(0.5, "share of the loss taken at interval bounds of the ball; grows with the ramp")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_interval(self.interval, self.norm)
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
         """Train on one batch."""

@@ -5,29 +5,25 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from sihg.errors import InputError, UnknownNameError
+from sihg.errors import InputError
 from sihg.robust.data.augment import Move
 from sihg.robust.data.batches import Batch
-from sihg.robust.gradients import STATISTICS, Slope, ascend, evaluation_mode, inner_mode, slope
+from sihg.robust.gradients import Slope, ascend, evaluation_mode, inner_mode, slope
 from sihg.robust.memory import PerturbationMemory
 from sihg.robust.methods.base import (
     INTERVAL_PASSES,
     AdversarialMethod,
     Log,
     Optimizer,
-    check_interval,
-    check_positive,
-    check_share,
-    check_steps,
-    option,
     train_on,
 )
+from sihg.robust.methods.settings import MSIHGSettings
 from sihg.robust.models.threshold import Threshold, threshold_of
 from sihg.robust.threat import Feasible, LinfSet
 
 
 @dataclass(kw_only=True)
-class MSIHG(AdversarialMethod):
+class MSIHG(MSIHGSettings, AdversarialMethod):
     r"""Keep a perturbation for each sample; search near it, train there, step along the hybrid gradient.
 
     .. math:: \delta_i^+ = \arg\max_{\delta \in B_i,\ \|\delta - \delta_i\| \le \tau} \phi_i(w, \delta), \qquad
@@ -45,56 +41,21 @@ class MSIHG(AdversarialMethod):
     the threshold sees them.
     """
 
-    tau: float | None = option(None, "how far from the stored perturbation the search may go (default eps)")
-    steps: int = option(5, "ascent steps T")
-    step_size: float | None = option(None, "length of an ascent step (default 2.5 eps / T, eps as ramped)")
-    noise: float | None = option(None, "radius of the noise added to the stored perturbation (default tau)")
-    fresh: float = option(0.0, "share of the samples, drawn anew each time, whose search starts anywhere in the ball")
-    interval: float = option(0.0, "share of the loss taken at interval bounds of the ball; grows with the ramp")
-    implicit: str = option("sign", "the ascent: sign (the paper's surrogate) or proximal (the literal implicit step)")
-    search: str = option(
-        "ball", "the ascent searches: ball, or threshold (its part on the ramp of a threshold-cnn or -pair)"
-    )
-    statistics: str = option("batch", "batch normalisation in the ascent: batch (not kept) or running")
-    augment_delta: str = option(
-        "same", "the stored perturbation moves: same (as its image, and back), independent, none"
-    )
-    reset: int = option(0, "epochs after which the memory starts again at zero (0: never)")
     memory: PerturbationMemory | None = field(default=None, repr=False, metadata={"running": True})
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.eps == 0:
-            raise InputError("MSI-HG needs a ball to search, got eps 0: train with `natural`, or give eps")
-        check_steps(self.steps)
-        check_steps(self.reset, "reset", least=0)
-        check_positive(self.tau, "tau")
-        check_positive(self.step_size, "step_size")
-        if self.noise is not None and not 0 <= self.noise < float("inf"):
-            raise InputError(f"noise must be finite and >= 0, got {self.noise}: leave it out for tau")
-        check_share(self.fresh, "fresh")
-        check_interval(self.interval, self.norm)
-        if self.implicit not in ("sign", "proximal"):
-            raise UnknownNameError("implicit", self.implicit, ["sign", "proximal"])
-        if self.search not in ("ball", "threshold"):
-            raise UnknownNameError("search", self.search, ["ball", "threshold"])
-        if self.search == "threshold" and (self.norm, self.implicit) != ("linf", "sign"):
-            raise InputError(
-                f"search = 'threshold' is for signed steps in linf, got {self.implicit} steps in {self.norm}: leave it "
-                "out"
-            )
-        if self.statistics not in STATISTICS:
-            raise UnknownNameError("statistics", self.statistics, list(STATISTICS))
-        if self.augment_delta not in ("same", "independent", "none"):
-            raise UnknownNameError("augment_delta", self.augment_delta, ["same", "independent", "none"])
         if self.memory is not None and self.memory.eps < self.eps:
             raise InputError(
-                f"the memory holds perturbations up to {self.memory.eps}, eps is {self.eps}: give both one eps"
+                f"the memory holds perturbations up to {self.memory.eps}, eps is {self.eps}: give both one eps",
+                code="memory-eps",
+                eps=self.eps,
             )
         if self.memory is not None and self.norm == "l2" and self.memory.dtype == "int8":
             raise InputError(
                 "an int8 memory, in steps of eps / 127, is too coarse for l2, where most entries are smaller: "
-                "take fp16 (dtype='fp16' of the memory, --memory fp16)"
+                "take fp16 (dtype='fp16' of the memory, --memory fp16)",
+                code="memory-dtype-l2",
             )
 
     def check(self, model: nn.Module, x: Tensor) -> None:

@@ -6,10 +6,11 @@ from torch import nn
 
 from sihg.robust.data.batches import Batch
 from sihg.robust.methods.base import Log, Optimizer, train_on
+from sihg.robust.methods.settings import NaturalSettings
 
 
 @dataclass(kw_only=True)
-class Natural:
+class Natural(NaturalSettings):
     """Train on the images as they are."""
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:

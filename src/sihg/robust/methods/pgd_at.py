@@ -4,26 +4,15 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from sihg.errors import UnknownNameError
 from sihg.robust.data.batches import Batch
-from sihg.robust.gradients import STATISTICS, ascend, inner_mode, slope
-from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, check_positive, check_steps, option, train_on
+from sihg.robust.gradients import ascend, inner_mode, slope
+from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, train_on
+from sihg.robust.methods.settings import PGDSettings
 
 
 @dataclass(kw_only=True)
-class PGDAT(AdversarialMethod):
+class PGDAT(PGDSettings, AdversarialMethod):
     """T ascent steps of 2.5 eps / T from a random start, then train there."""
-
-    steps: int = option(10, "ascent steps T")
-    step_size: float | None = option(None, "length of an ascent step (default 2.5 eps / T, eps as ramped)")
-    statistics: str = option("batch", "batch normalisation in the ascent: batch (not kept) or running")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_steps(self.steps)
-        check_positive(self.step_size, "step_size")
-        if self.statistics not in STATISTICS:
-            raise UnknownNameError("statistics", self.statistics, list(STATISTICS))
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
         """Train on one batch."""

@@ -6,29 +6,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import kl_div, log_softmax
 
-from sihg.errors import InputError
 from sihg.robust.data.batches import Batch
 from sihg.robust.gradients import ascend, backward, cross_entropy_sum, inner_mode, slope
-from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, check_positive, check_steps, log, option
+from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, log
+from sihg.robust.methods.settings import TRADESSettings
 
 
 @dataclass(kw_only=True)
-class TRADES(AdversarialMethod):
+class TRADES(TRADESSettings, AdversarialMethod):
     """Train for the loss on the image plus beta KL(clean || attacked); the attack maximises that divergence.
 
     The attack runs in evaluation mode against clean logits computed once; the training pass differentiates both.
     """
-
-    beta: float = option(6.0, "weight of the divergence (the authors: 6 on CIFAR-10, 1 on MNIST)")
-    steps: int = option(10, "ascent steps")
-    step_size: float | None = option(None, "length of an ascent step (default 2.5 eps / T, eps as ramped)")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_steps(self.steps)
-        check_positive(self.step_size, "step_size")
-        if not 0 <= self.beta < float("inf"):
-            raise InputError(f"beta must be finite and >= 0, got {self.beta}: leave it out for the default")
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
         """Train on one batch."""

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sihg.errors import UnknownNameError
 from sihg.robust.data.batches import Batch
 from sihg.robust.gradients import Slope, ascend, check_finite, cross_entropy_sum, frozen_statistics, inner_mode
-from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, check_positive, check_steps, log, option
+from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, log
+from sihg.robust.methods.settings import YOPOSettings
 from sihg.robust.models import split_stem
 
 
 @dataclass(kw_only=True)
-class YOPO(AdversarialMethod):
+class YOPO(YOPOSettings, AdversarialMethod):
     """Split the network as body(stem(x)). M times: one full pass, which gives the body's gradient and the adjoint p at
     the stem's output; then N ascent steps on <stem(x + delta), p>, which never touch the body.
 
@@ -21,19 +21,6 @@ class YOPO(AdversarialMethod):
     MNIST code), or that plus the one of the full pass (`both`, what their CIFAR code does). Gradients are averaged over
     the M passes; the authors sum them and divide the learning rate.
     """
-
-    outer: int = option(10, "full passes M a batch")
-    inner: int = option(5, "ascent steps N through the stem after each")
-    step_size: float | None = option(None, "length of an ascent step (default eps / 4, eps as ramped)")
-    stem_gradient: str = option("hamiltonian", "the stem's weights learn from: hamiltonian or both")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_steps(self.outer, "outer")
-        check_steps(self.inner, "inner", least=0)
-        check_positive(self.step_size, "step_size")
-        if self.stem_gradient not in ("hamiltonian", "both"):
-            raise UnknownNameError("stem_gradient", self.stem_gradient, ["hamiltonian", "both"])
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
         """Train on one batch."""

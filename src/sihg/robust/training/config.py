@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sihg.errors import InputError, UnknownNameError
-from sihg.robust.methods import METHODS, hyperparameters
+from sihg.robust.methods.registry import METHODS, method_fields, settings_class
 from sihg.robust.training.optimizer import option_defaults
 from sihg.robust.training.schedules import SCHEDULES
 from sihg.store.toml import from_toml
@@ -157,6 +157,11 @@ class Settings:
         """What each setting means, by its dotted name."""
         own = {f"method.{key}": about for key, (_, about) in hyperparameters(self.method["name"]).items()}
         return {f.name: f.metadata["help"] for f in fields(self)} | own
+
+
+def hyperparameters(method: str) -> dict[str, tuple[Any, str]]:
+    """The default and the help text of every hyperparameter of a method."""
+    return {name: (item.default, item.metadata["help"]) for name, item in method_fields(method).items()}
 
 
 def presets() -> dict[str, dict[str, Any]]:
@@ -320,7 +325,7 @@ def _changed(section: str, part: Mapping[str, Any], given: Mapping[str, Any]) ->
 def _method_kinds(method: str) -> dict[str, str]:
     """The types of a method's own settings."""
     own = hyperparameters(method).keys() - set(THREAT)
-    return {f.name: _kind(f.type) for f in fields(METHODS[method]) if f.name in own}
+    return {f.name: _kind(f.type) for f in fields(settings_class(method)) if f.name in own}
 
 
 def _typed_in(section: str, name: str, key: str, value: Any) -> Any:

@@ -1,0 +1,123 @@
+"""Training methods by name: their settings, and where their classes are. A class is imported when it is built."""
+
+from dataclasses import Field, fields, is_dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sihg.errors import InputError, UnknownNameError
+from sihg.robust.methods.settings import (
+    DATSettings,
+    FastSettings,
+    FGSMSettings,
+    FreeSettings,
+    IBPSettings,
+    MethodSettings,
+    MSIHGSettings,
+    NaturalSettings,
+    PGDSettings,
+    TRADESSettings,
+    YOPOSettings,
+)
+from sihg.user_code import load_callable
+
+
+class Entry(NamedTuple):
+    """A method: its settings, and the module and the name of its class."""
+
+    settings: type[MethodSettings]
+    module: str
+    class_name: str
+
+
+METHODS = {
+    "natural": Entry(NaturalSettings, "natural_training", "Natural"),
+    "fgsm": Entry(FGSMSettings, "fgsm_at", "FGSMAT"),
+    "fast": Entry(FastSettings, "fast_at", "FastAT"),
+    "free": Entry(FreeSettings, "free_at", "FreeAT"),
+    "pgd": Entry(PGDSettings, "pgd_at", "PGDAT"),
+    "dat": Entry(DATSettings, "dat", "DAT"),
+    "yopo": Entry(YOPOSettings, "yopo", "YOPO"),
+    "trades": Entry(TRADESSettings, "trades", "TRADES"),
+    "ibp": Entry(IBPSettings, "ibp", "IBP"),
+    "msi-hg": Entry(MSIHGSettings, "msi_hg", "MSIHG"),
+}
+
+
+def settings_class(name: str) -> type[Any]:
+    """Return the dataclass with the settings of a method; the class itself for `path.py:Name` or `module:Name`."""
+    if ":" in name:
+        return _user_class(name)
+    if name not in METHODS:
+        raise UnknownNameError("method", name, list(METHODS))
+    return METHODS[name].settings
+
+
+def method_class(name: str) -> type[Any]:
+    """Return the class of a method, which loads torch."""
+    if name in METHODS:
+        entry = METHODS[name]
+        return getattr(import_module(f"sihg.robust.methods.{entry.module}"), entry.class_name)  # type: ignore[no-any-return]
+    return settings_class(name)
+
+
+def method_fields(name: str) -> "dict[str, Field[Any]]":
+    """Return the fields of a method that are settings, by name."""
+    own = (item for item in fields(settings_class(name)) if item.init and not item.metadata.get("running"))
+    return {item.name: item for item in own}
+
+
+def build_method(name: str, **settings: Any) -> Any:
+    """Build a training method from its settings.
+
+    Args:
+        name: One of `METHODS`, or `path.py:Name` or `package.module:Name`: a dataclass with a `step`.
+        **settings: Its fields, such as eps and steps.
+
+    Returns:
+        The method.
+
+    Raises:
+        InputError: If a setting is unknown, missing or outside its limits.
+
+    Example:
+        >>> build_method("pgd", eps="8/255", steps=7).steps
+        7
+    """
+    kind, known = method_class(name), method_fields(name)
+    for setting in sorted(settings.keys() - {item.name for item in fields(kind) if item.init}):
+        raise unknown_option(name, setting)
+    if "eps" in known and "eps" not in settings:
+        raise InputError(
+            f"method {name!r} needs eps, the radius of the ball: give it, such as 8/255", code="method-needs-eps"
+        )
+    return kind(**settings)
+
+
+def unknown_option(name: str, option: str) -> InputError:
+    """Return the error for a setting that a method does not have."""
+    has = ", ".join(method_fields(name)) or "no settings"
+    return InputError(
+        f"method {name!r} has no setting {option!r}: it has {has}", code="method-setting", method=name, setting=option
+    )
+
+
+def _user_class(name: str) -> type[Any]:
+    """Load a user's class once, wherever the current folder is later."""
+    module, _, attribute = name.rpartition(":")
+    path = str(Path(module).expanduser().resolve()) if module.endswith(".py") else module
+    found = _load_class(f"{path}:{attribute}")
+    if not (isinstance(found, type) and is_dataclass(found) and callable(getattr(found, "step", None))):
+        raise InputError(
+            f"method {name!r} must be a dataclass with a `step(model, batch, optimizer)`, got {found!r}: name such a "
+            "class",
+            code="method-class",
+            method=name,
+        )
+    return found
+
+
+@cache
+def _load_class(name: str) -> object:
+    return load_callable("method", name)

@@ -1,0 +1,231 @@
+"""The hyperparameters of every training method, with their help texts and limits. Nothing here needs torch."""
+
+import math
+from dataclasses import Field, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sihg.errors import InputError, UnknownNameError
+from sihg.parse import parse_number
+
+if TYPE_CHECKING:
+    from sihg.robust.threat import Bounds
+else:
+    Bounds = tuple[float, float] | None  # in Python, tensors as well
+
+
+def setting(default: Any, about: str, **limits: Any) -> Any:
+    """Define a dataclass field with a help text and limits, which `check_fields` enforces.
+
+    Args:
+        default: Its default.
+        about: Its help text.
+        **limits: `least` and `most` (inclusive), `above` and `below` (exclusive), `choices` (of names), and whatever
+            else the metadata of the field shall hold.
+
+    Returns:
+        The field, for the body of a dataclass.
+    """
+    return field(default=default, metadata={"help": about, **limits})
+
+
+def check_fields(settings: Any) -> None:
+    """Raise InputError unless every field of a dataclass keeps the limits of its `setting`; None stands for a default.
+
+    Integers are checked to be integers. Floats must be finite, unless `most` says that infinity is allowed.
+    """
+    for item in fields(settings):
+        value = getattr(settings, item.name)
+        if choices := item.metadata.get("choices"):
+            if value not in choices:
+                raise UnknownNameError(item.name, value, list(choices))
+        elif value is not None and item.metadata.keys() & {"least", "above"}:
+            _check_number(item, value)
+
+
+def _check_number(item: "Field[Any]", value: Any) -> None:
+    least, above = item.metadata.get("least", -math.inf), item.metadata.get("above", -math.inf)
+    most, below = item.metadata.get("most"), item.metadata.get("below", math.inf)
+    integer = item.type in (int, int | None)
+    is_kind = isinstance(value, int) and not isinstance(value, bool) if integer else isinstance(value, int | float)
+    if is_kind and least <= value and above < value and (value < below if most is None else value <= most):
+        return
+    low = f">= {least}" if "least" in item.metadata else f"> {above}"
+    high = f" and <= {most}" if most is not None else f" and < {below}" if below < math.inf else ""
+    kind = "an integer" if integer else "a finite number" if most is None and below == math.inf else "a number"
+    raise InputError(
+        f"{item.name} must be {kind} {low}{high}, got {value!r}: leave it out for the default",
+        code=f"{item.name.replace('_', '-')}-range",
+        **{item.name: value},
+    )
+
+
+STEP_SIZE = "length of an ascent step (default 2.5 eps / T, eps as ramped)"
+STATISTICS = "batch normalisation in the ascent: batch (not kept) or running"
+INTERVAL = "share of the loss taken at interval bounds of the ball; grows with the ramp"
+
+
+@dataclass(kw_only=True)
+class MethodSettings:
+    """What the settings of all methods share."""
+
+    default_theta: ClassVar[float] = 0.0  # extrapolation of the hybrid gradient, where a run does not say it
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(kw_only=True)
+class NaturalSettings(MethodSettings):
+    """Train on the images as they are."""
+
+
+@dataclass(kw_only=True)
+class AdversarialSettings(MethodSettings):
+    """The ball that a method trains against, and how it grows."""
+
+    eps: float = field(metadata={"help": "radius of the ball, such as 8/255"})
+    norm: str = setting("linf", "norm of the ball: linf or l2")
+    bounds: Bounds = setting((0.0, 1.0), "x + delta stays within them; none: the paper's literal ball")  # noqa: RUF009
+    ramp: float = setting(0.0, "epochs over which the radius grows linearly from 0 to eps", least=0)
+
+    def __post_init__(self) -> None:
+        given: object = self.eps
+        if isinstance(given, str):
+            self.eps = parse_number(given, "eps")
+        super().__post_init__()
+
+
+@dataclass(kw_only=True)
+class FGSMSettings(AdversarialSettings):
+    """One step of length eps from zero, then train there. Known to overfit catastrophically."""
+
+
+@dataclass(kw_only=True)
+class FastSettings(AdversarialSettings):
+    """One step of 1.25 eps from a random start, then train there."""
+
+    alpha: float = setting(1.25, "length of the step, in units of eps", above=0)
+
+
+@dataclass(kw_only=True)
+class FreeSettings(AdversarialSettings):
+    """Replay each batch m times; one backward pass serves both delta and the weights."""
+
+    replays: int = setting(8, "times m that a batch is replayed", least=1)
+
+
+@dataclass(kw_only=True)
+class PGDSettings(AdversarialSettings):
+    """T ascent steps of 2.5 eps / T from a random start, then train there."""
+
+    steps: int = setting(10, "ascent steps T", least=1)
+    step_size: float | None = setting(None, STEP_SIZE, above=0)
+    statistics: str = setting("batch", STATISTICS, choices=("batch", "running"))
+
+
+@dataclass(kw_only=True)
+class DATSettings(AdversarialSettings):
+    """PGD AT whose samples stop as soon as their attack is strong enough for the time of training."""
+
+    steps: int = setting(10, "ascent steps T at most", least=1)
+    step_size: float | None = setting(None, STEP_SIZE, above=0)
+    fosc_max: float = setting(0.5, "threshold at the start of training; 0 takes every step, as PGD AT does", least=0)
+    control_epochs: float = setting(
+        40.0, "epochs until the threshold is 0 (default of a run: 0.8 of its epochs)", above=0, share_of_epochs=0.8
+    )
+    fosc: str = setting(
+        "bounded",
+        "bounded: of the linf ball within its bounds; published: of the ball alone",
+        choices=("bounded", "published"),
+    )
+    weighted: bool = setting(False, "weight samples by their loss from the second epoch on, as the authors' code does")
+
+
+@dataclass(kw_only=True)
+class YOPOSettings(AdversarialSettings):
+    """M full passes per batch; after each, N ascent steps that go through the first part of the network alone."""
+
+    outer: int = setting(10, "full passes M per batch", least=1)
+    inner: int = setting(5, "ascent steps N through the stem after each", least=0)
+    step_size: float | None = setting(None, "length of an ascent step (default eps / 4, eps as ramped)", above=0)
+    stem_gradient: str = setting(
+        "hamiltonian", "the stem's weights learn from: hamiltonian or both", choices=("hamiltonian", "both")
+    )
+
+
+@dataclass(kw_only=True)
+class TRADESSettings(AdversarialSettings):
+    """Train for the loss on the image plus beta KL(clean || attacked); the attack maximises that divergence."""
+
+    beta: float = setting(6.0, "weight of the divergence (the authors: 6 on CIFAR-10, 1 on MNIST)", least=0)
+    steps: int = setting(10, "ascent steps", least=1)
+    step_size: float | None = setting(None, STEP_SIZE, above=0)
+
+
+@dataclass(kw_only=True)
+class IBPSettings(AdversarialSettings):
+    """Train on the images as they are and, for a share of the loss, on what interval bounds of the ball allow."""
+
+    interval: float = setting(0.5, INTERVAL, least=0, most=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_interval(self.interval, self.norm)
+
+
+@dataclass(kw_only=True)
+class MSIHGSettings(AdversarialSettings):
+    """Keep a perturbation for each sample; search near it, train there, step along the hybrid gradient."""
+
+    default_theta: ClassVar[float] = 1.0
+
+    tau: float | None = setting(None, "how far from the stored perturbation the search may go (default eps)", above=0)
+    steps: int = setting(5, "ascent steps T", least=1)
+    step_size: float | None = setting(None, STEP_SIZE, above=0)
+    noise: float | None = setting(None, "radius of the noise added to the stored perturbation (default tau)", least=0)
+    fresh: float = setting(
+        0.0, "share of the samples, drawn anew each time, whose search starts anywhere in the ball", least=0, most=1
+    )
+    interval: float = setting(0.0, INTERVAL, least=0, most=1)
+    implicit: str = setting(
+        "sign",
+        "the ascent: sign (the paper's surrogate) or proximal (the literal implicit step)",
+        choices=("sign", "proximal"),
+    )
+    search: str = setting(
+        "ball",
+        "the ascent searches: ball, or threshold (its part on the ramp of a threshold-cnn or -pair)",
+        choices=("ball", "threshold"),
+    )
+    statistics: str = setting("batch", STATISTICS, choices=("batch", "running"))
+    augment_delta: str = setting(
+        "same",
+        "the stored perturbation moves: same (as its image, and back), independent, none",
+        choices=("same", "independent", "none"),
+    )
+    reset: int = setting(0, "epochs after which the memory starts again at zero (0: never)", least=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.eps == 0:
+            raise InputError(
+                "eps must be > 0 for MSI-HG, got 0: train with `natural`, or give eps", code="msi-hg-eps-zero", eps=0
+            )
+        _check_interval(self.interval, self.norm)
+        if self.search == "threshold" and (self.norm, self.implicit) != ("linf", "sign"):
+            raise InputError(
+                f"search = 'threshold' needs signed steps in linf, got {self.implicit} steps in {self.norm}: leave it "
+                "out",
+                code="threshold-search-norm",
+                norm=self.norm,
+                implicit=self.implicit,
+            )
+
+
+def _check_interval(share: float, norm: str) -> None:
+    if share and norm != "linf":
+        raise InputError(
+            f"interval bounds need the norm linf, got {norm}: use linf, or a method without them",
+            code="interval-norm",
+            norm=norm,
+        )
