@@ -1,16 +1,18 @@
 """One process at a time; a lock ends with its holder."""
 
+import errno
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sihg.errors import InputError
-from sihg.store.lock import locked
+from sihg.store.lock import InUseError, locked
+from tests.refused import refused
 
 HOLD = """
 import sys
@@ -42,13 +44,20 @@ def holder(folder: Path) -> Iterator["subprocess.Popen[str]"]:
             process.kill()
 
 
+def attempt(folder: Path) -> str:
+    """What another process says that takes the lock and frees it at once."""
+    command = [sys.executable, "-c", TRY, str(folder)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
 def test_a_second_process_is_refused_and_kill_9_frees_the_lock(tmp_path: Path) -> None:
     with holder(tmp_path) as process:
-        with (
-            pytest.raises(InputError, match=rf"is in use by process {process.pid} on .*: wait for it or stop it"),
-            locked(tmp_path),
-        ):
-            pytest.fail("two holders")
+        for _ in range(2):  # the refusal leaves the holder's name in the file
+            with (
+                pytest.raises(InUseError, match=rf"is in use by process {process.pid} on .*: wait for it or stop it"),
+                locked(tmp_path),
+            ):
+                pytest.fail("two holders")
         process.kill()
         process.wait()
         with locked(tmp_path):
@@ -56,30 +65,77 @@ def test_a_second_process_is_refused_and_kill_9_frees_the_lock(tmp_path: Path) -
 
 
 def test_our_lock_keeps_another_process_out_and_is_freed_by_an_error(tmp_path: Path) -> None:
-    def attempt() -> str:
-        return subprocess.run(
-            [sys.executable, "-c", TRY, str(tmp_path)], check=True, capture_output=True, text=True
-        ).stdout.strip()
-
     def work() -> None:
         with locked(tmp_path):
-            assert f"{tmp_path} is in use by process {os.getpid()} " in attempt()
+            assert f"{tmp_path} is in use by process {os.getpid()} " in attempt(tmp_path)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         work()
-    assert attempt() == "held"
+    assert attempt(tmp_path) == "held"
     assert (tmp_path / ".lock").read_bytes() == b""
 
 
 def test_the_same_process_is_refused_too(tmp_path: Path) -> None:
     with locked(tmp_path):
-        with pytest.raises(InputError, match="is in use by process"), locked(tmp_path):
-            pytest.fail("two holders")
-        with pytest.raises(InputError, match="is in use by process"), locked(tmp_path):
-            pytest.fail("the refusal freed the lock")
+        for _ in range(2):  # the first refusal does not free the lock
+            with refused("folder-in-use", folder=tmp_path), locked(tmp_path):
+                pytest.fail("two holders")
 
 
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"cannot lock .*nowhere \(No such file"), locked(tmp_path / "nowhere"):
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_neither_frees_the_lock_nor_keeps_it(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    with locked(tmp_path):
+        ends = os.fork()
+        if not ends:
+            os._exit(0)
+        os.waitpid(ends, 0)
+        assert "is in use by process" in attempt(tmp_path)
+        lives = os.fork()
+        if not lives:
+            os.close(write)
+            os.read(read, 1)  # until the parent closes its end
+            os._exit(0)
+    assert attempt(tmp_path) == "held"
+    os.close(write)
+    os.waitpid(lives, 0)
+    os.close(read)
+
+
+def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
+    with refused("cannot-lock", folder=tmp_path / "nowhere"), locked(tmp_path / "nowhere"):
         pytest.fail("locked nothing")
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
+def test_a_read_only_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def fail(*_: Any, **__: Any) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "open", fail)
+    with refused("cannot-lock", folder=tmp_path), locked(tmp_path):
+        pytest.fail("locked without a file")
+
+
+def test_a_disk_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fcntl = pytest.importorskip("fcntl")
+
+    def fail(*_: Any) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    with refused("cannot-lock", folder=tmp_path), locked(tmp_path):
+        pytest.fail("held something that a kill would not free")
+
+
+def test_a_full_disk_leaves_a_lock_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", fail)
+    with locked(tmp_path):
+        monkeypatch.undo()
+        assert attempt(tmp_path) == f"{tmp_path} is in use by another process: wait for it or stop it"
+    assert attempt(tmp_path) == "held"

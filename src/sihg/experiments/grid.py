@@ -11,8 +11,7 @@ from typing import Any
 from sihg.errors import InputError
 from sihg.robust.training.config import SECTIONS, Settings, run_settings
 from sihg.store.files import read_json, write_text
-from sihg.store.lock import NAME as LOCK
-from sihg.store.lock import locked
+from sihg.store.lock import LOCK_NAME, locked
 from sihg.store.run_folder import GRID, OUTPUT, RunFolder
 from sihg.store.tables import read_table
 from sihg.store.toml import from_toml, to_toml
@@ -183,7 +182,7 @@ def cores() -> int:
 
 def _is_ours(name: str) -> bool:
     """Whether a name is that of the lock, or of a half file of a write that was cut short."""
-    return name == LOCK or name.startswith(f".{GRID}.")
+    return name == LOCK_NAME or name.startswith(f".{GRID}.")
 
 
 def _plain(table: Mapping[str, Any]) -> dict[str, Any]:

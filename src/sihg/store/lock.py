@@ -1,77 +1,71 @@
-"""One process at a time in a run's folder."""
+"""Let one process at a time work in a folder."""
 
 import os
 import platform
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sihg.errors import InputError
 
-NAME = ".lock"
+LOCK_NAME = ".lock"
 
 
 class InUseError(InputError):
-    """Another process holds the lock."""
+    """Raised when another process holds a folder's lock."""
 
 
 @contextmanager
 def locked(folder: str | Path) -> Iterator[None]:
-    """Hold the folder's lock; the kernel frees it when the process ends, however it ends."""
-    path = Path(folder) / NAME
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise InputError(f"cannot lock {folder} ({error.strerror or error}): choose a folder to write in") from error
-    try:
-        _take(handle, folder)
-        with suppress(OSError):  # a full disk: the lock holds without a name in it
-            os.ftruncate(handle, 0)
-            os.write(handle, f"{os.getpid()} on {platform.node()}".encode())
-        try:
-            yield
-        finally:  # the file stays: removing it would let two processes lock two files of that name
-            with suppress(OSError):
-                os.ftruncate(handle, 0)
-            _free(handle)
-    finally:
-        os.close(handle)
+    """Hold a folder's lock; the kernel frees it when the process ends, however it ends.
 
+    The lock file stays and names its holder: removing it would let two processes lock two files of that name.
 
-def _take(handle: int, folder: str | Path) -> None:
+    Args:
+        folder: An existing folder.
+
+    Raises:
+        InUseError: If another process, or another block of this one, holds the lock.
+        InputError: If the folder is missing, cannot be written to, or lies on a disk without locks.
+
+    Example:
+        >>> with locked("."):
+        ...     Path(".lock").read_text().startswith(f"{os.getpid()} on ")
+        True
+    """
+    from filelock import FileLock, Timeout  # takes 30 ms
+
+    path = Path(folder) / LOCK_NAME
+    lock = FileLock(path, timeout=0, preserve_lock_file=True, fallback_to_soft=False, on_acquired=_write_holder)
     try:
-        _lock(handle)
-    except (BlockingIOError, PermissionError):
-        os.lseek(handle, 0, os.SEEK_SET)
-        holder = os.read(handle, 200).decode(errors="replace")
-        who = f"process {holder}" if holder else "another process"
-        raise InUseError(f"{folder} is in use by {who}: wait for it or stop it") from None
+        path.parent.stat()  # FileLock would make a missing folder
+        lock.acquire()
+    except Timeout:
+        raise InUseError(
+            f"{folder} is in use by {_read_holder(path)}: wait for it or stop it", code="folder-in-use", folder=folder
+        ) from None
     except OSError as error:
         raise InputError(
-            f"cannot lock {folder} ({error.strerror or error}): choose a folder on another disk"
+            f"cannot lock {folder} ({error.strerror or error}): choose a folder that can be written to",
+            code="cannot-lock",
+            folder=folder,
         ) from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # the name is for people; the lock itself is freed below
+            os.truncate(path, 0)
+        lock.release()
 
 
-if sys.platform == "win32":
-    import msvcrt
+def _write_holder(handle: int) -> None:
+    with suppress(OSError):  # a full disk: the lock holds without a name
+        os.ftruncate(handle, 0)
+        os.write(handle, f"{os.getpid()} on {platform.node()}".encode())
 
-    _FAR = 1 << 30  # a locked byte cannot be read there, so lock one behind the text
 
-    def _lock(handle: int) -> None:
-        os.lseek(handle, _FAR, os.SEEK_SET)
-        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-        os.lseek(handle, 0, os.SEEK_SET)
-
-    def _free(handle: int) -> None:
-        os.lseek(handle, _FAR, os.SEEK_SET)
-        msvcrt.locking(handle, msvcrt.LK_UNLCK, 1)
-
-else:
-    import fcntl
-
-    def _lock(handle: int) -> None:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-    def _free(handle: int) -> None:
-        fcntl.flock(handle, fcntl.LOCK_UN)  # explicitly, since a forked child may share the handle
+def _read_holder(path: Path) -> str:
+    with suppress(OSError):  # Windows does not let others read a locked file
+        if holder := path.read_text(encoding="utf-8", errors="replace"):
+            return f"process {holder}"
+    return "another process"

@@ -10,8 +10,7 @@ from typing import Any, Self
 from sihg.errors import InputError
 from sihg.store.environment import environment
 from sihg.store.files import write_text
-from sihg.store.lock import NAME as LOCK
-from sihg.store.lock import locked
+from sihg.store.lock import LOCK_NAME, locked
 from sihg.store.toml import from_toml, to_toml
 
 GRID = "grid.toml"  # the settings of a folder of runs that `sihg reproduce` made
@@ -100,7 +99,7 @@ class RunFolder:
     def _contents(self) -> list[Path]:
         """What lies in the folder, apart from its lock, its output and half files of writes that were cut short."""
         cut_short = tuple(f".{name}." for name in self.NAMES)
-        there = (p for p in sorted(self.path.iterdir()) if p.name not in (LOCK, OUTPUT))
+        there = (p for p in sorted(self.path.iterdir()) if p.name not in (LOCK_NAME, OUTPUT))
         return [p for p in there if not p.name.startswith(cut_short)]
 
     def _make_room(self, *, overwrite: bool) -> None:
