@@ -51,8 +51,10 @@ def main() -> None:
 
 def run(name: str, repetitions: int, threads: int, out: Path | None) -> bool:
     """Run one benchmark; print its tables and write them into `out`; tell whether nothing speaks against its claim."""
+    import msgspec
+
     from benchmarks.timing import NotRun, shown, text
-    from sihg.store.environment import environment
+    from sihg.store.environment import describe_environment
     from sihg.store.files import write_text
 
     try:
@@ -60,7 +62,7 @@ def run(name: str, repetitions: int, threads: int, out: Path | None) -> bool:
     except NotRun as why:
         print(f"\n{name}\nNOT RUN: {why}")
         return True
-    made_with = {**environment(), "odl": _version("odl"), "threads": str(threads)}
+    made_with = {**msgspec.to_builtins(describe_environment()), "odl": _version("odl"), "threads": str(threads)}
     print(f"\n{name}\nclaim: {report.claim}: {'holds' if report.holds else 'DOES NOT HOLD'}")
     for key, value in {**report.about, **made_with}.items():
         print(f"  {key}: {shown(value)}")
@@ -74,6 +76,7 @@ def run(name: str, repetitions: int, threads: int, out: Path | None) -> bool:
 
 def _module(name: str) -> Any:
     """The module of a benchmark, if what it compares with is installed."""
+
     from benchmarks.timing import NotRun
 
     try:

@@ -5,10 +5,11 @@ import os
 import stat
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
-from sihg.store.environment import environment
+from sihg.store.environment import describe_environment
 from sihg.store.files import make_folder, read_json, write_arrays, write_bytes, write_text
 from tests.refused import refused
 from tests.store.disk_calls import record_disk_calls
@@ -115,6 +116,6 @@ def test_json_that_cannot_be_read_is_refused_with_the_remedy(tmp_path: Path) -> 
 
 
 def test_environment_names_versions_and_hardware() -> None:
-    found = environment()
-    assert {"python", "sihg", "torch", "numpy", "processor", "cores"} <= found.keys()
+    found = msgspec.to_builtins(describe_environment(threads=3))
+    assert list(found) == ["python", "sihg", "torch", "numpy", "processor", "cores", "threads"]
     assert all(found.values())

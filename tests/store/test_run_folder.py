@@ -1,6 +1,8 @@
 """A run never writes over another by accident, and never removes what is not a run's."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,8 @@ import pytest
 from sihg.errors import InputError
 from sihg.store.lock import locked
 from sihg.store.run_folder import RunFolder
+from sihg.store.schema import Environment
+from tests.refused import refused
 
 
 def a_run(path: Path) -> RunFolder:
@@ -26,12 +30,11 @@ def tree(path: Path) -> set[str]:
 def test_a_new_folder_takes_config_and_environment(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "runs" / "a")
     folder.write_config({"eps": 8 / 255, "tau": None}, {"eps": "radius"})
-    folder.write_environment({"threads": 2})
+    folder.write_environment(threads=2)
     again = RunFolder.open(str(tmp_path / "runs" / "a"))
     assert again.read_config() == {"eps": 8 / 255}
-    found = json.loads(again.environment.read_text())
-    assert found["threads"] == 2
-    assert "torch" in found
+    assert json.loads(again.environment.read_text())["threads"] == again.read_environment().threads == 2
+    assert again.read_environment().torch
     assert tree(folder.path) == {"config.toml", "environment.json"}
 
 
@@ -46,8 +49,9 @@ def test_every_path_is_a_known_name() -> None:
 def test_an_earlier_run_is_refused_with_remedies(tmp_path: Path) -> None:
     path = a_run(tmp_path / "my run").path
     before = tree(path)
-    with pytest.raises(InputError, match=r"already has a run: go on .*`sihg resume '.*my run'`.*--overwrite.*--out"):
+    with pytest.raises(InputError, match=r"`sihg resume '.*my run'`.*--overwrite.*--out") as caught:
         RunFolder.create(path)
+    assert caught.value.code == "run-exists"
     assert tree(path) == before
 
 
@@ -55,7 +59,7 @@ def test_overwrite_removes_a_run_and_nothing_else(tmp_path: Path) -> None:
     path = a_run(tmp_path / "a").path
     (path / "notes.txt").write_text("mine")
     before = tree(path)
-    with pytest.raises(InputError, match=r"has notes\.txt, which no run writes: move it away"):
+    with refused("foreign-file", path=path, name="notes.txt"):
         RunFolder.create(path, overwrite=True)
     assert tree(path) == before
     (path / "notes.txt").unlink()
@@ -69,18 +73,18 @@ def test_overwrite_removes_a_run_and_nothing_else(tmp_path: Path) -> None:
     assert (elsewhere / "kept").read_text() == "kept"
 
 
-def test_overwrite_refuses_a_folder_that_is_no_run(tmp_path: Path) -> None:
+def test_overwrite_refuses_a_folder_without_a_run(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     (tmp_path / "checkpoints").mkdir()
     for overwrite in (False, True):
-        with pytest.raises(InputError, match=r"not empty \(it has checkpoints\) and is not a run folder: choose"):
+        with refused("folder-not-empty", path=tmp_path):
             RunFolder.create(tmp_path, overwrite=overwrite)
     assert tree(tmp_path) == {"thesis.tex", "checkpoints"}
 
 
 def test_overwrite_refuses_a_run_in_use(tmp_path: Path) -> None:
     path = a_run(tmp_path / "a").path
-    with locked(path), pytest.raises(InputError, match="is in use by process"):
+    with locked(path), refused("folder-in-use", folder=path):
         RunFolder.create(path, overwrite=True)
     assert (path / "metrics.csv").exists()
 
@@ -91,37 +95,58 @@ def test_a_folder_with_only_a_lock_or_a_half_config_is_new(tmp_path: Path) -> No
     assert RunFolder.create(tmp_path).path == tmp_path
 
 
-def test_what_cannot_be_a_folder_is_named(tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"cannot make the run folder .*file \(it is a file\): choose another --out"):
         RunFolder.create(tmp_path / "file")
-    with pytest.raises(InputError, match=r"cannot make the run folder .*below \(Not a directory\)"):
+    with refused("cannot-make-run", path=tmp_path / "file" / "below"):
         RunFolder.create(tmp_path / "file" / "below")
-    with pytest.raises(InputError, match="is a file, not a run folder"):
+    with refused("no-run-folder", path=tmp_path / "file"):
         RunFolder.open(tmp_path / "file")
 
 
-def test_open_names_what_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"nowhere does not exist: give the folder"):
+def test_a_missing_run_is_refused(tmp_path: Path) -> None:
+    with refused("no-run-folder", path=tmp_path / "nowhere"):
         RunFolder.open(tmp_path / "nowhere")
-    with pytest.raises(InputError, match=r"has no config\.toml, so it is not a run folder"):
+    with refused("not-a-run", path=tmp_path):
         RunFolder.open(tmp_path)
 
 
-def test_where_the_data_was_is_known_as_long_as_it_is_there(tmp_path: Path) -> None:
+def test_the_data_folder_is_known_while_it_exists(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run")
-    assert (folder.read_environment(), folder.data_folder()) == ({}, None)
+    assert (folder.read_environment(), folder.data_folder()) == (Environment(), None)
     (tmp_path / "data").mkdir()
-    folder.write_environment({"data_folder": str(tmp_path / "data")})
+    folder.write_environment(threads=1, data_folder=tmp_path / "data")
     assert folder.data_folder() == tmp_path / "data"
     (tmp_path / "data").rmdir()
     assert folder.data_folder() is None
-    for damaged in ("[1]", "{", ""):
-        folder.environment.write_text(damaged)
-        assert folder.read_environment() == {}
 
 
-def test_clearing_takes_what_a_run_wrote(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "code"), [("[1]", "record-invalid"), ("{", "record-unreadable"), ('{"threads": "x"}', "record-invalid")]
+)
+def test_a_damaged_environment_is_refused(tmp_path: Path, text: str, code: str) -> None:
+    folder = RunFolder.create(tmp_path / "run")
+    folder.environment.write_text(text)
+    with refused(code):
+        folder.read_environment()
+
+
+def test_clearing_warns_about_what_it_cannot_remove(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, original = a_run(tmp_path / "a"), Path.unlink
+
+    def fail(path: Path, missing_ok: bool = False) -> None:
+        if path == folder.metrics:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        original(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", fail)
+    with pytest.warns(UserWarning, match=r"cannot remove .*metrics\.csv \(Permission denied\): remove it yourself"):
+        folder.clear(whole=False)
+    assert tree(folder.path) == {"metrics.csv"}
+
+
+def test_clearing_removes_what_a_run_wrote(tmp_path: Path) -> None:
     folder = a_run(tmp_path / "a")
     (folder.path / "notes.txt").write_text("mine")
     folder.clear(whole=False)

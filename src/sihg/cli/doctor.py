@@ -38,15 +38,16 @@ def run(args: argparse.Namespace) -> int:
 
 def examine(data_dir: Path | None) -> dict[str, Any]:
     """All that is told."""
+    import msgspec
     import torch
 
     from sihg.robust.data.locations import data_folder
     from sihg.robust.data.overview import overview
-    from sihg.store.environment import environment
+    from sihg.store.environment import describe_environment
 
     folder = data_folder(data_dir)
     return {
-        "versions and hardware": environment(),
+        "versions and hardware": msgspec.to_builtins(describe_environment()),
         "threads": torch.get_num_threads(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "convolutions": {kind: probe(PROBE.format(kind=kind)) for kind in ("bfloat16", "half")},

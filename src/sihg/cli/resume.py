@@ -56,7 +56,7 @@ def _threads(folder: "RunFolder", asked: int | None) -> int | None:
     """As many threads as the run began with, unless others are asked for or these cores are too few."""
     import torch
 
-    began = folder.read_environment().get("threads")
+    began = folder.read_environment().threads
     if began is None:
         return asked
     if asked is None and isinstance(began, int) and 0 < began <= (os.cpu_count() or 1):

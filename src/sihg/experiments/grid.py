@@ -138,7 +138,7 @@ class Grid:
         if not folder.config.is_file():
             return
         theirs, ours = (dotted(_plain(one.as_dict())) for one in (run_settings(folder.config), cell.settings))
-        began = folder.read_environment().get("threads", self.threads)
+        began = folder.read_environment().threads or self.threads
         self._check_same(f"{cell.folder} has", {**theirs, "threads": began}, {**ours, "threads": self.threads})
 
     def _check_same(self, what: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:

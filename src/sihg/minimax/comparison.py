@@ -15,6 +15,7 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from sihg.errors import InputError, SihgError
@@ -22,7 +23,7 @@ from sihg.minimax import Box, History, Problem, Progress, Result, SolveState, me
 from sihg.minimax.layout import flat
 from sihg.minimax.solve import check_suits
 from sihg.minimax.solvers import method_class
-from sihg.store.environment import environment
+from sihg.store.environment import describe_environment
 from sihg.store.files import write_text
 
 SECONDS_BETWEEN_SAVES = 30.0
@@ -210,7 +211,9 @@ class Comparison:
             "seed": self.seed,
             "iterations": self.iterations,
             "command": self._command(),
-            "environment": {**environment(), "threads": str(torch.get_num_threads()), "dtype": str(problem.w0.dtype)},
+            "environment": msgspec.to_builtins(
+                describe_environment(threads=torch.get_num_threads(), dtype=str(problem.w0.dtype))
+            ),
             "methods": self.rows,
         }
         if self.folder:

@@ -1,15 +1,41 @@
-"""What a result was made with: versions and hardware, for anybody who wants to repeat it."""
+"""Record the versions and hardware that a result was made with."""
 
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from sihg.store.schema import Environment
 
-def environment() -> dict[str, str]:
-    """Versions of what computes, the processor and its cores."""
-    versions = {name: _version(name) for name in ("sihg", "torch", "numpy")}
-    return {"python": platform.python_version(), **versions, "processor": _processor(), "cores": str(os.cpu_count())}
+
+def describe_environment(
+    *, threads: int | None = None, dtype: str | None = None, data_folder: str | None = None
+) -> Environment:
+    """Return the versions and the processor of this machine.
+
+    Args:
+        threads: The number of threads that compute, if known.
+        dtype: The number format of the computation, if there is one.
+        data_folder: Where the data lies, if that matters.
+
+    Returns:
+        A record for `environment.json` and for records of evaluations and solves.
+
+    Example:
+        >>> describe_environment(threads=2).threads
+        2
+    """
+    return Environment(
+        python=platform.python_version(),
+        sihg=_version("sihg"),
+        torch=_version("torch"),
+        numpy=_version("numpy"),
+        processor=_processor(),
+        cores=str(os.cpu_count()),
+        threads=threads,
+        dtype=dtype,
+        data_folder=data_folder,
+    )
 
 
 def _version(name: str) -> str:

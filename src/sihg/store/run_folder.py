@@ -1,29 +1,40 @@
-"""The folder of one run: what lies where, and when it may be written."""
+"""The folder of one run: where its files lie, and when they may be written or removed."""
 
-import json
 import shlex
 import shutil
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
 from sihg.errors import InputError
-from sihg.store.environment import environment
+from sihg.store.environment import describe_environment
 from sihg.store.files import write_text
 from sihg.store.lock import LOCK_NAME, locked
+from sihg.store.schema import Environment, read_record, write_record
 from sihg.store.toml import from_toml, to_toml
 
 GRID = "grid.toml"  # the settings of a folder of runs that `sihg reproduce` made
-OUTPUT = "output.log"  # what a process that trains and evaluates for a grid says; it is there before the run
+OUTPUT = "output.log"  # what a grid's process prints; exists before the run does
 
 
 class RunFolder:
-    """Paths and rules of one run's folder."""
+    """The paths of one run's folder, and the rules for making, opening and clearing it.
 
-    # What a run writes; the config goes last when a run is removed, so that a removal cut short can be repeated.
+    Args:
+        path: The folder. It is neither made nor checked: see `create` and `open`.
+
+    Example:
+        >>> folder = RunFolder.create("runs/first")
+        >>> folder.write_config({"method": {"name": "pgd", "eps": 0.1}})
+        >>> RunFolder.open("runs/first").read_config()
+        {'method': {'name': 'pgd', 'eps': 0.1}}
+    """
+
+    # What a run writes. config.toml is removed last, so that a removal cut short can be repeated.
     NAMES = (
         *("checkpoints", "evaluation", "memory"),
-        *("index.html", "report"),  # its report
+        *("index.html", "report"),
         *("gallery.npz", "metrics.csv", "log.jsonl", "memory.csv", "environment.json", "config.toml"),
     )
 
@@ -41,7 +52,19 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: str | Path, *, overwrite: bool = False) -> Self:
-        """Make the folder of a new run; `overwrite` removes an earlier run from it, and nothing else."""
+        """Make the folder of a new run.
+
+        Args:
+            path: The folder.
+            overwrite: Whether to remove an earlier run from it. Other files are never removed.
+
+        Returns:
+            The empty folder.
+
+        Raises:
+            InputError: If the folder has a run (without `overwrite`) or other files, or cannot be made.
+            InUseError: If a process is working on the run that would be removed.
+        """
         folder = cls(path)
         try:
             folder.path.mkdir(parents=True, exist_ok=True)
@@ -49,81 +72,100 @@ class RunFolder:
                 folder._make_room(overwrite=overwrite)
         except OSError as error:
             why = "it is a file" if folder.path.is_file() else error.strerror or error
-            raise InputError(f"cannot make the run folder {path} ({why}): choose another --out") from error
+            raise InputError(
+                f"cannot make the run folder {path} ({why}): choose another --out", code="cannot-make-run", path=path
+            ) from error
         return folder
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
-        """Give the folder of an existing run."""
+        """Return the folder of an existing run, or raise InputError."""
         folder = cls(path)
         if not folder.path.is_dir():
             what = "is a file, not a run folder" if folder.path.exists() else "does not exist"
-            raise InputError(f"{path} {what}: give the folder that a run was told with --out")
+            raise InputError(
+                f"{path} {what}: give the folder that a run was told with --out", code="no-run-folder", path=path
+            )
         if not folder.config.is_file():
-            raise InputError(f"{path} has no config.toml, so it is not a run folder: give the folder of a run")
+            raise InputError(
+                f"{path} has no config.toml, so it is not a run folder: give the folder of a run",
+                code="not-a-run",
+                path=path,
+            )
         return folder
 
     def write_config(self, settings: Mapping[str, Any], comments: Mapping[str, str] | None = None) -> None:
-        """Write the settings of the run; the first file of a run, since it makes the folder one."""
+        """Write the settings. This is the first file of a run: it makes the folder a run folder."""
         write_text(self.config, to_toml(settings, comments))
 
     def read_config(self) -> dict[str, Any]:
-        """Read the settings of the run."""
+        """Read the settings."""
         return from_toml(self.config)
 
-    def write_environment(self, extra: Mapping[str, Any]) -> None:
-        """Write what the run was made with: versions, hardware, and `extra`."""
-        write_text(self.environment, json.dumps({**environment(), **extra}, indent=1) + "\n")
+    def write_environment(self, *, threads: int, data_folder: Path | None = None) -> None:
+        """Write versions, hardware, the number of threads and where the data lies."""
+        where = None if data_folder is None else str(data_folder)
+        write_record(self.environment, describe_environment(threads=threads, data_folder=where))
 
-    def read_environment(self) -> dict[str, Any]:
-        """Read what the run was made with; nothing where that is lost, since no result depends on it."""
-        try:
-            found = json.loads(self.environment.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return found if isinstance(found, dict) else {}
+    def read_environment(self) -> Environment:
+        """Read what the run was made with; an empty record if that was never written."""
+        if not self.environment.exists():
+            return Environment()
+        return read_record(self.environment, Environment)
 
     def data_folder(self) -> Path | None:
-        """Where the run found its data, if that is known and still there."""
-        found = self.read_environment().get("data_folder")
-        return Path(found) if isinstance(found, str) and Path(found).is_dir() else None
+        """Return where the run found its data, if that is known and still exists."""
+        found = self.read_environment().data_folder
+        return Path(found) if found and Path(found).is_dir() else None
 
     def clear(self, *, whole: bool) -> None:
-        """Remove what a run has written, as far as it can be; `whole`: and the folder itself with all that is in it."""
+        """Remove what a run has written, or with `whole` the folder itself; warn about what cannot be removed."""
         for path in [self.path] if whole else [self.path / name for name in self.NAMES]:
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+            try:
+                _remove(path)
+            except OSError as error:
+                warnings.warn(f"cannot remove {path} ({error.strerror or error}): remove it yourself", stacklevel=2)
 
     def _contents(self) -> list[Path]:
-        """What lies in the folder, apart from its lock, its output and half files of writes that were cut short."""
-        cut_short = tuple(f".{name}." for name in self.NAMES)
-        there = (p for p in sorted(self.path.iterdir()) if p.name not in (LOCK_NAME, OUTPUT))
-        return [p for p in there if not p.name.startswith(cut_short)]
+        """List what lies in the folder, except its lock, its output and leftovers of interrupted writes."""
+        leftovers = tuple(f".{name}." for name in self.NAMES)
+        present = (path for path in sorted(self.path.iterdir()) if path.name not in (LOCK_NAME, OUTPUT))
+        return [path for path in present if not path.name.startswith(leftovers)]
 
     def _make_room(self, *, overwrite: bool) -> None:
         if not self.config.is_file():
             raise InputError(
                 f"{self.path} is not empty (it has {self._contents()[0].name}) and is not a run folder: "
-                "choose another --out"
+                "choose another --out",
+                code="folder-not-empty",
+                path=self.path,
             )
         if not overwrite:
             resume = f"sihg resume {shlex.quote(str(self.path))}"
             raise InputError(
-                f"{self.path} already has a run: go on with it (`{resume}`), replace it (--overwrite) "
-                "or choose another --out"
+                f"{self.path} already has a run: continue it (`{resume}`), replace it (--overwrite) "
+                "or choose another --out",
+                code="run-exists",
+                path=self.path,
             )
         if foreign := [path.name for path in self._contents() if path.name not in self.NAMES]:
             raise InputError(
-                f"{self.path} has {foreign[0]}, which no run writes: move it away, or choose another --out"
+                f"{self.path} has {foreign[0]}, which no run writes: move it away, or choose another --out",
+                code="foreign-file",
+                path=self.path,
+                name=foreign[0],
             )
         with locked(self.path):
-            for path in (p for name in self.NAMES for p in (*self.path.glob(f".{name}.*"), self.path / name)):
-                if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path)
-                else:
-                    path.unlink(missing_ok=True)
+            for name in self.NAMES:
+                for path in (*self.path.glob(f".{name}.*"), self.path / name):
+                    _remove(path)
 
     def __repr__(self) -> str:
         return f"RunFolder({str(self.path)!r})"
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

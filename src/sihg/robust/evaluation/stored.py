@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -32,7 +33,7 @@ from sihg.robust.evaluation.gallery import gallery, has_pictures, is_better, str
 from sihg.robust.evaluation.partial import FileLedger
 from sihg.robust.threat import Ball
 from sihg.robust.training.weights import Weights, load, load_weights
-from sihg.store.environment import environment
+from sihg.store.environment import describe_environment
 from sihg.store.files import write_arrays, write_text
 
 
@@ -238,5 +239,5 @@ def write_record(folder: Path, name: str, record: dict[str, Any], outcomes: list
         },
     }
     write_arrays(folder / f"{name}.npz", arrays)
-    text = json.dumps({**record, "environment": environment()}, indent=1, allow_nan=False)
+    text = json.dumps({**record, "environment": msgspec.to_builtins(describe_environment())}, indent=1, allow_nan=False)
     return write_text(folder / f"{name}.json", text + "\n")

@@ -157,8 +157,6 @@ def new_folder(path: str | Path, settings: Settings, *, data_dir: Path | None = 
     """The folder of a new run, with its config and environment."""
     folder = RunFolder.create(path)
     folder.write_config(settings.complete().as_dict(), settings.help_texts())
-    about: dict[str, Any] = {"threads": torch.get_num_threads()}
-    if settings.data in sources.SOURCES:
-        about["data_folder"] = str(data_folder(data_dir).resolve())
-    folder.write_environment(about)
+    where = data_folder(data_dir).resolve() if settings.data in sources.SOURCES else None
+    folder.write_environment(threads=torch.get_num_threads(), data_folder=where)
     return folder
