@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import pytest
 
 from sihg.cli.main import main
 from sihg.cli.running import Telling
-from sihg.experiments.launcher import Ended, Job, Processes
+from sihg.experiments.launcher import Event, Job, JobEnded, JobStarted, Launcher
 from sihg.robust.methods import METHODS
 from sihg.store.lock import locked
 from tests.robust.small import records
@@ -47,20 +47,20 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Run cells in this process, one after another; gives the names of those that were."""
     ran: list[str] = []
 
-    def run_here(self: Processes, jobs: Sequence[Job]) -> bool:
+    def run_here(self: Launcher, jobs: Sequence[Job]) -> Iterator[Event]:
         for job in jobs:
             ran.append(job.name)
             folder, *commands = job.command[3:]
             train, resume, evaluate = map(json.loads, commands)
-            self.hear(job.name, {"begin": True})
+            yield JobStarted(job.name)
             with redirect_stdout(sys.stderr):
                 code = main(resume if (Path(folder) / "config.toml").is_file() else train) or main(evaluate)
-            self.hear(job.name, {"end": Ended(code, 1.0, "sihg: error: a reason" if code else "")})
-            if code == 130:
-                return True
-        return False
+            yield JobEnded(job.name, code, 1.0, "sihg: error: a reason" if code else "")
+            self.interrupted = code == 130
+            if self.interrupted:
+                return
 
-    monkeypatch.setattr(Processes, "run", run_here)
+    monkeypatch.setattr(Launcher, "run", run_here)
     return ran
 
 
@@ -212,13 +212,12 @@ def test_a_cell_that_fails_is_told_of_and_the_rest_goes_on(
 def test_a_cell_that_is_ended_by_others_is_no_success(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def ended(self: Processes, jobs: Sequence[Job]) -> bool:
+    def ended(_: Launcher, jobs: Sequence[Job]) -> Iterator[Event]:
         for job in jobs:
-            self.hear(job.name, {"begin": True})
-            self.hear(job.name, {"end": Ended(130, 0.1, "sihg: interrupted")})
-        return False
+            yield JobStarted(job.name)
+            yield JobEnded(job.name, 130, 0.1, "sihg: interrupted")
 
-    monkeypatch.setattr(Processes, "run", ended)
+    monkeypatch.setattr(Launcher, "run", ended)
     assert run("reproduce", "digits", *TINY, "--out", tmp_path / "g", "--json") == 1
     captured = capsys.readouterr()
     said = json.loads(captured.out)

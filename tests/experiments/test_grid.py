@@ -12,7 +12,7 @@ import pytest
 
 from sihg.errors import InputError
 from sihg.experiments.grid import Cell, Grid
-from sihg.experiments.grid_summary import Figure, doubts, rows
+from sihg.experiments.grid_summary import GridWarning, collect_warnings, summarise
 from sihg.robust.training.fit import new_folder
 from sihg.store.lock import locked
 from sihg.store.run_folder import GRID
@@ -27,6 +27,11 @@ def grid(folder: Path, *methods: str, trials: int = 2, **changes: Any) -> Grid:
     return Grid(folder, chosen, trials, ATTACKS, None, 1)
 
 
+def attack_row(name: str, accuracy: float) -> dict[str, Any]:
+    names = ("low", "high", "samples", "broken", "passes", "forwards", "seconds", "passes_per_sample")
+    return {"attack": name, "accuracy": accuracy, **dict.fromkeys((*names, "forwards_per_sample"), 0)}
+
+
 def finish(cell: Cell, accuracy: float, *, epochs: int | None = None, **changes: Any) -> None:
     """Write what a cell leaves behind; its last checkpoint is that of step 12."""
     folder = new_folder(cell.folder, cell.settings)
@@ -36,12 +41,14 @@ def finish(cell: Cell, accuracy: float, *, epochs: int | None = None, **changes:
     shares = {"natural": 0.9, "pgd-20": accuracy, "all": accuracy}
     record: dict[str, Any] = {
         "weights": str(folder.checkpoints / "last-00000012"),
+        "sha256": "",
         "checkpoint": "last",
         "data": "digits",
+        "device": "cpu",
     }
     record |= {"split": "test", "samples": 397, "of": 397, "seed": 0, "eps": 0.25, "norm": "linf"}
     record |= {"bounds": [0.0, 1.0], "rule": "any iterate", "checks": []}
-    record["attacks"] = [{"attack": name, "accuracy": share} for name, share in shares.items()]
+    record["attacks"] = [attack_row(name, share) for name, share in shares.items()]
     folder.evaluation.mkdir()
     (folder.evaluation / "some.json").write_text(json.dumps(record | changes))
 
@@ -52,7 +59,7 @@ def test_cells_are_methods_times_seeds(tmp_path: Path) -> None:
     assert [cell.settings.seed for cell in cells] == [0, 0, 1, 1]
     assert cells[3].folder == tmp_path / "g" / "msi-hg-s1"
     assert cells[0].settings == settings(method="pgd").complete()
-    assert (cells[0].epochs(), cells[0].record()) == (0, None)
+    assert (cells[0].epochs_done(), cells[0].record()) == (0, None)
     assert list(tmp_path.iterdir()) == []  # looking leaves nothing
 
 
@@ -71,7 +78,7 @@ def test_cells_are_methods_times_seeds(tmp_path: Path) -> None:
         {"norm": "l2"},
         {"bounds": None},
         {"rule": "last iterate"},
-        {"attacks": [{"attack": "natural", "accuracy": 0.5}]},
+        {"attacks": [attack_row("natural", 0.5)]},
         {"data": "mnist"},
     ],
 )
@@ -103,24 +110,24 @@ def test_the_table_by_hand(tmp_path: Path) -> None:
     for cell in made.cells():
         if cell.settings.seed < len(shares[cell.method]):
             finish(cell, shares[cell.method][cell.settings.seed])
-    pgd, msi = rows(made)
+    pgd, msi = summarise(made)
     found, passes = [], []
     for folder in sorted(tmp_path.glob("pgd-s*")):
         record = json.loads((folder / "evaluation" / "some.json").read_text())
         found += [row["accuracy"] for row in record["attacks"] if row["attack"] == "pgd-20"]
         with (folder / "metrics.csv").open() as file:
             passes.append(float(list(csv.DictReader(file))[-1]["passes"]))
-    assert pgd.accuracy["pgd-20"].mean == pytest.approx(statistics.fmean(found))
-    assert pgd.accuracy["pgd-20"].deviation == pytest.approx(
-        (sum((x - statistics.fmean(found)) ** 2 for x in found) / 2) ** 0.5
-    )
-    assert (pgd.seeds, pgd.passes.mean, pgd.passes.mean) == ((0, 1, 2), 18.0, statistics.fmean(passes))
-    assert pgd.seconds.values == (1.5, 1.3125, 0.75)
-    assert (msi.seeds, msi.accuracy["pgd-20"].mean, msi.accuracy["pgd-20"].deviation) == ((0,), 0.75, None)
-    assert Figure(()).as_dict() == {"mean": None, "deviation": None, "values": []}
+    robust = pgd.spread("pgd-20")
+    assert robust is not None
+    assert robust.mean == pytest.approx(statistics.fmean(found))
+    assert robust.deviation == pytest.approx((sum((x - statistics.fmean(found)) ** 2 for x in found) / 2) ** 0.5)
+    assert (pgd.seeds, pgd.passes) == ((0, 1, 2), tuple(passes))
+    assert pgd.seconds == (1.5, 1.3125, 0.75)
+    assert (msi.seeds, msi.spread("pgd-20")) == ((0,), (0.75, None, 1, None))
+    assert summarise(grid(tmp_path / "none", "pgd"))[0].spread("pgd-20") is None
 
 
-def test_doubts_are_collected_by_kind(tmp_path: Path) -> None:
+def test_similar_warnings_are_one(tmp_path: Path) -> None:
     made = grid(tmp_path)
     fine = {"name": "radius", "result": "fine", "message": ""}
     found = [
@@ -129,7 +136,13 @@ def test_doubts_are_collected_by_kind(tmp_path: Path) -> None:
     ]
     for cell, check in zip(made.cells(), found, strict=False):
         finish(cell, 0.5, checks=[check, fine])
-    assert doubts(made) == [[("pgd-s0", found[0]), ("pgd-s1", found[2])], [("msi-hg-s0", found[1])]]
+    finish(made.cells()[3], 0.5, checks=[{"name": "ball", "result": "error", "message": "a point is outside"}])
+    assert collect_warnings(made) == [
+        GridWarning("error", ("msi-hg-s1",), "a point is outside"),
+        GridWarning("warning", ("pgd-s0", "pgd-s1"), "pgd breaks 0.5 % more"),
+        GridWarning("warning", ("msi-hg-s0",), "msi-hg breaks 1.5 % more"),
+    ]
+    assert str(collect_warnings(made)[1]) == "warning (pgd-s0 and 1 more): pgd breaks 0.5 % more"
 
 
 def opened(made: Grid) -> None:

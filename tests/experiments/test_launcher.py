@@ -1,146 +1,143 @@
-"""Jobs in processes: so many at a time, all that they say heard, none left over."""
+"""Jobs in processes: a limited number at a time, their output kept, no process left over."""
 
 import os
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from sihg.experiments.launcher import Ended, Job, Processes
+from sihg.errors import InputError
+from sihg.experiments.launcher import Event, Job, JobEnded, JobProgressed, JobStarted, Launcher, Progress
 
 STOPPABLE = """
-import os, sys, time
+import os, sys
 print("up", os.getpid(), file=sys.stderr, flush=True)
 os.read(0, 1)  # until the input ends
-time.sleep(0.1)
 print("stopped well", file=sys.stderr)
 sys.exit(130)
 """
+# Writes to a named pipe, whose reader sees the end when the process is gone, however it went.
+TELLING = """
+import os, sys
+pipe = open(sys.argv[1], "w", buffering=1)
+print("up", file=pipe)
+os.read(0, 1)
+print("stopped well", file=pipe)
+"""
+LINE = """print('{"phase": "training", "done": 1, "total": 2}', flush=True)"""
 
 
-def job(tmp_path: Path, name: str, code: str) -> Job:
-    return Job(name, [sys.executable, "-c", code], tmp_path / name / "output.log")
+def make_job(tmp_path: Path, name: str, code: str, prepare: Callable[[], object] = lambda: None) -> Job:
+    return Job(name, [sys.executable, "-c", code], tmp_path / name / "output.log", prepare)
 
 
-class Heard:
-    def __init__(self) -> None:
-        self.events: list[tuple[str, dict[str, Any]]] = []
-
-    def __call__(self, name: str, about: dict[str, Any]) -> None:
-        self.events.append((name, about))
-
-    def of(self, name: str) -> list[dict[str, Any]]:
-        return [about for one, about in self.events if one == name]
-
-    def ended(self) -> dict[str, Ended]:
-        return {name: about["end"] for name, about in self.events if "end" in about}
+def run(launcher: Launcher, *jobs: Job) -> list[Event]:
+    return list(launcher.run(jobs))
 
 
-def test_lines_are_heard_and_errors_are_kept(tmp_path: Path) -> None:
-    heard = Heard()
-    good = "print('{\"done\": 1}'); print('{\"done\": 2}')"
+def ends(events: list[Event]) -> dict[str, JobEnded]:
+    return {event.name: event for event in events if isinstance(event, JobEnded)}
+
+
+def test_progress_is_reported_and_errors_are_kept(tmp_path: Path) -> None:
+    good = f"print('not progress'); {LINE}"
     bad = "import sys; print('first', file=sys.stderr); sys.exit('the reason')"
-    assert not Processes(2, heard).run([job(tmp_path, "good", good), job(tmp_path, "bad", bad)])
-    assert heard.of("good")[:3] == [{"begin": True}, {"done": 1}, {"done": 2}]
-    ended = heard.ended()
-    assert (ended["good"].code, ended["bad"].code, ended["bad"].words) == (0, 1, "the reason")
+    launcher = Launcher(2)
+    events = run(launcher, make_job(tmp_path, "good", good), make_job(tmp_path, "bad", bad))
+    of_good = [event for event in events if event.name == "good"]
+    assert of_good[:2] == [JobStarted("good"), JobProgressed("good", Progress("training", 1, 2))]
+    ended = ends(events)
+    assert (ended["good"].code, ended["good"].reason) == (0, "it wrote nothing")
+    assert (ended["bad"].code, ended["bad"].reason) == (1, "the reason")
     assert (tmp_path / "bad" / "output.log").read_text() == "first\nthe reason\n"
+    assert not launcher.interrupted
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
-def test_so_many_at_a_time_in_order(at_once: int, tmp_path: Path) -> None:
-    heard = Heard()
-    assert not Processes(at_once, heard).run([job(tmp_path, f"{i}", "import time; time.sleep(0.2)") for i in range(4)])
+def test_a_limited_number_at_a_time_in_order(at_once: int, tmp_path: Path) -> None:
+    events = run(Launcher(at_once), *(make_job(tmp_path, f"{i}", "pass") for i in range(4)))
     running: set[str] = set()
     most = 0
-    for name, about in heard.events:
-        running = running | {name} if "begin" in about else running - {name}
+    for event in events:
+        running = running | {event.name} if isinstance(event, JobStarted) else running - {event.name}
         most = max(most, len(running))
     assert most == at_once
-    assert [name for name, about in heard.events if "begin" in about] == ["0", "1", "2", "3"]
-    assert sorted(heard.ended()) == ["0", "1", "2", "3"]
+    assert [event.name for event in events if isinstance(event, JobStarted)] == ["0", "1", "2", "3"]
+    assert sorted(ends(events)) == ["0", "1", "2", "3"]
 
 
 def test_a_job_that_is_killed(tmp_path: Path) -> None:
-    heard = Heard()
     code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-    assert not Processes(1, heard).run([job(tmp_path, "a", code), job(tmp_path, "b", "pass")])
-    assert (heard.ended()["a"].code, heard.ended()["a"].words) == (-9, "killed by SIGKILL")
-    assert heard.ended()["b"].code == 0
+    ended = ends(run(Launcher(1), make_job(tmp_path, "a", code), make_job(tmp_path, "b", "pass")))
+    assert (ended["a"].code, ended["a"].reason) == (-9, "killed by SIGKILL")
+    assert ended["b"].code == 0
 
 
-def test_a_job_that_cannot_begin_does_not_keep_the_others(tmp_path: Path) -> None:
+def test_a_job_that_cannot_start_does_not_stop_the_others(tmp_path: Path) -> None:
+    def refuse() -> None:
+        raise InputError("the folder is taken", code="taken")
+
     (tmp_path / "taken").write_text("a file")
-    heard = Heard()
-    assert not Processes(1, heard).run([job(tmp_path, "taken", "pass"), job(tmp_path, "free", "pass")])
-    assert heard.ended()["taken"].code == 2
-    assert str(tmp_path / "taken") in heard.ended()["taken"].words
-    assert heard.ended()["free"].code == 0
+    jobs = [make_job(tmp_path, "taken", "pass"), make_job(tmp_path, "free", "pass")]
+    ended = ends(run(Launcher(1), *jobs, make_job(tmp_path, "refused", "pass", refuse)))
+    assert ended["taken"].code == 2
+    assert str(tmp_path / "taken") in ended["taken"].reason
+    assert ended["free"].code == 0
+    assert (ended["refused"].code, ended["refused"].reason) == (2, "the folder is taken")
+    assert not (tmp_path / "refused").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_lets_those_that_run_stop_and_begins_no_more(number: signal.Signals, tmp_path: Path) -> None:
-    heard = Heard()
-    seen: list[str] = []
-
-    def hear(name: str, about: dict[str, Any]) -> None:
-        heard(name, about)
-        seen.append(name)
-        if "begin" in about and len(seen) == 2:
+def test_ctrl_c_stops_the_running_jobs_and_starts_no_more(number: signal.Signals, tmp_path: Path) -> None:
+    launcher, events = Launcher(2), list[Event]()
+    for event in launcher.run([make_job(tmp_path, name, STOPPABLE) for name in "abc"]):
+        events.append(event)
+        if event == JobStarted("b"):
             os.kill(os.getpid(), number)
-
-    assert Processes(2, hear).run([job(tmp_path, name, STOPPABLE) for name in "abc"])
-    assert {name: one.code for name, one in heard.ended().items()} == {"a": 130, "b": 130}
+    assert launcher.interrupted
+    assert {name: end.code for name, end in ends(events).items()} == {"a": 130, "b": 130}
     for name in "ab":
         assert (tmp_path / name / "output.log").read_text().endswith("stopped well\n")
 
 
 def test_a_second_ctrl_c_kills(tmp_path: Path) -> None:
-    stubborn = "import time; print('{}', flush=True); time.sleep(600)"
-    begin = time.monotonic()
+    stubborn = f"import os, sys, signal; print(os.getpid(), file=sys.stderr); {LINE}; signal.pause()"
 
-    def hear(_name: str, about: dict[str, Any]) -> None:
-        if not about:
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.1)
-            os.kill(os.getpid(), signal.SIGINT)
+    def interrupt_twice() -> None:
+        with closing(Launcher(1).run([make_job(tmp_path, "a", stubborn)])) as events:
+            for event in events:
+                if isinstance(event, JobProgressed):
+                    os.kill(os.getpid(), signal.SIGINT)
+                    os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        Processes(1, hear).run([job(tmp_path, "a", stubborn)])
-    assert time.monotonic() - begin < 60
+        interrupt_twice()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "a" / "output.log").read_text()), 0)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="signals of POSIX")
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes")
 def test_kill_9_leaves_no_process_behind(tmp_path: Path) -> None:
     code = f"""
+import sys
 from pathlib import Path
-from tests.experiments.test_launcher import STOPPABLE, Heard, job
-from sihg.experiments.launcher import Processes
-Processes(2, Heard()).run([job(Path({str(tmp_path)!r}), name, STOPPABLE) for name in "ab"])
+from sihg.experiments.launcher import Job, Launcher
+from tests.experiments.test_launcher import TELLING
+folder = Path({str(tmp_path)!r})
+jobs = [Job(name, [sys.executable, "-c", TELLING, folder / name], folder / "output.log") for name in "ab"]
+list(Launcher(2).run(jobs))
 """
-    logs = [tmp_path / name / "output.log" for name in "ab"]
+    pipes = [tmp_path / name for name in "ab"]
+    for pipe in pipes:
+        os.mkfifo(pipe)
     with subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[2]) as parent:
-        wait_for(lambda: all(log.is_file() and log.read_text().startswith("up") for log in logs))
+        outputs = [pipe.open() for pipe in pipes]  # waits until the process has opened it too
+        assert [output.readline() for output in outputs] == ["up\n", "up\n"]
         parent.kill()
-    wait_for(lambda: all(log.read_text().endswith("stopped well\n") for log in logs))
-    for log in logs:
-        wait_for(lambda log=log: not alive(int(log.read_text().split()[1])))
-
-
-def wait_for(happened: Any) -> None:
-    until = time.monotonic() + 60
-    while not happened():
-        assert time.monotonic() < until
-        time.sleep(0.02)
-
-
-def alive(pid: int) -> bool:
-    """Whether a process still runs; one that has ended and that nobody asks about does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    for output in outputs:
+        with output:
+            assert output.read() == "stopped well\n"  # and the end, so the process is gone

@@ -1,8 +1,8 @@
-"""Time left: the estimate at first, then what the cells really take."""
+"""Time left: first the estimate, then corrected by the time that cells really take."""
 
 import pytest
 
-from sihg.experiments.time_left import PRIOR, Outlook, shared
+from sihg.experiments.time_left import PRIOR_SECONDS, TimeLeft, schedule_length
 
 
 class Clock:
@@ -16,57 +16,57 @@ class Clock:
 COSTS = {"a": {"training": 60.0, "pgd-20": 20.0}, "b": {"training": 60.0, "pgd-20": 20.0}}
 
 
-def test_before_anything_is_done_the_estimate_stands() -> None:
-    assert Outlook(COSTS, 1, Clock()).left() == 160
-    assert Outlook(COSTS, 2, Clock()).left() == 80
-    assert Outlook({}, 2, Clock()).left() == 0
+def test_at_the_start_the_estimate_is_used() -> None:
+    assert TimeLeft(COSTS, 1, Clock()).seconds() == 160
+    assert TimeLeft(COSTS, 2, Clock()).seconds() == 80
+    assert TimeLeft({}, 2, Clock()).seconds() == 0
 
 
 @pytest.mark.parametrize("slower", [1, 3])
-def test_the_pace_is_corrected_by_what_was_measured(slower: int) -> None:
+def test_the_estimate_is_corrected_by_the_measured_speed(slower: int) -> None:
     clock = Clock()
-    outlook = Outlook(COSTS, 1, clock)
-    outlook.begin("a")
+    time_left = TimeLeft(COSTS, 1, clock)
+    time_left.start("a")
     for step in range(1, 61):
         clock.now += slower
-        outlook.hear("a", "training", step, 60)
-    assert outlook.share == pytest.approx(60 / 160)
-    assert outlook.share_of("a") == pytest.approx(60 / 80)
-    assert outlook.left() == pytest.approx(100 * (60 * slower + PRIOR) / (60 + PRIOR))
+        time_left.advance("a", "training", step, 60)
+    assert time_left.share == pytest.approx(60 / 160)
+    assert time_left.share_of("a") == pytest.approx(60 / 80)
+    assert time_left.seconds() == pytest.approx(100 * (60 * slower + PRIOR_SECONDS) / (60 + PRIOR_SECONDS))
 
 
-def test_phases_before_the_one_that_runs_are_done_and_unknown_ones_do_not_count() -> None:
-    outlook = Outlook(COSTS, 1, Clock())
-    outlook.begin("a")
-    outlook.hear("a", "pgd-20", 5, 20)
-    outlook.hear("a", "checks", 1, 2)
-    assert outlook.share_of("a") == pytest.approx(65 / 80)
+def test_earlier_phases_are_done_and_unknown_phases_do_not_count() -> None:
+    time_left = TimeLeft(COSTS, 1, Clock())
+    time_left.start("a")
+    time_left.advance("a", "pgd-20", 5, 20)
+    time_left.advance("a", "checks", 1, 2)
+    assert time_left.share_of("a") == pytest.approx(65 / 80)
 
 
-def test_what_an_earlier_process_did_is_not_this_ones_pace() -> None:
+def test_work_of_an_earlier_process_does_not_count_as_speed() -> None:
     clock = Clock()
-    outlook = Outlook(COSTS, 1, clock)
-    outlook.begin("a")
+    time_left = TimeLeft(COSTS, 1, clock)
+    time_left.start("a")
     clock.now += 1
-    outlook.hear("a", "training", 40, 60)
-    assert outlook.worked == 0
-    outlook.hear("a", "training", 41, 60)
-    assert outlook.worked == pytest.approx(1)
+    time_left.advance("a", "training", 40, 60)
+    assert time_left.worked == 0
+    time_left.advance("a", "training", 41, 60)
+    assert time_left.worked == pytest.approx(1)
 
 
-def test_a_cell_that_has_ended_leaves_nothing_to_do() -> None:
+def test_nothing_is_left_of_a_cell_that_has_ended() -> None:
     clock = Clock()
-    outlook = Outlook(COSTS, 2, clock)
-    outlook.begin("a")
+    time_left = TimeLeft(COSTS, 2, clock)
+    time_left.start("a")
     clock.now += 80
-    outlook.end("a")
-    assert outlook.share == pytest.approx(0.5)
-    assert outlook.left() == pytest.approx(80)
+    time_left.end("a")
+    assert time_left.share == pytest.approx(0.5)
+    assert time_left.seconds() == pytest.approx(80)
 
 
-def test_jobs_side_by_side_take_as_long_as_the_fullest_row() -> None:
-    assert shared([], 2) == 0
-    assert shared([5, 1, 1, 1], 1) == 8
-    assert shared([5, 1, 1, 1], 2) == 5
-    assert shared([1, 1, 5], 2) == 6
-    assert shared([5], 4) == 5
+def test_parallel_jobs_take_as_long_as_the_busiest_worker() -> None:
+    assert schedule_length([], 2) == 0
+    assert schedule_length([5, 1, 1, 1], 1) == 8
+    assert schedule_length([5, 1, 1, 1], 2) == 5
+    assert schedule_length([1, 1, 5], 2) == 6
+    assert schedule_length([5], 4) == 5

@@ -77,7 +77,7 @@ class _Lines:
         if name != self.name or done == of or time.monotonic() >= self.next:
             self.name, self.next = name, time.monotonic() + SECONDS_BETWEEN_LINES
             with suppress(BrokenPipeError):  # nobody listens any more, so the input has ended too
-                self.out.write(json.dumps({"name": name, "done": done, "of": of}) + "\n")
+                self.out.write(json.dumps({"phase": name, "done": done, "total": of}) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,90 +1,101 @@
-"""Progress over a grid: on a terminal a line for each running cell and one for all, elsewhere a plain line at times."""
+"""Show the progress of a grid: bars on a terminal, otherwise a plain line now and then."""
 
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from types import TracebackType
+from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from sihg.cli.progress import SECONDS_BETWEEN_LINES
-from sihg.experiments.launcher import Ended
-from sihg.experiments.time_left import Outlook
+from sihg.experiments.launcher import Event, JobEnded, JobStarted
+from sihg.experiments.time_left import TimeLeft
 
 
 class GridProgress:
-    """Hears what the processes of the cells tell, and shows it; keeps how each cell ended."""
+    """A display over all cells.
 
-    def __init__(self, outlook: Outlook, cells: int, done: int, is_done: Callable[[str], bool]) -> None:
-        self.outlook, self.cells, self.finished, self.is_done = outlook, cells, done, is_done
-        self.ended: dict[str, Ended] = {}
-        self._phase: dict[str, str] = {}  # of each running cell
-        self._next = time.monotonic() + SECONDS_BETWEEN_LINES
+    Args:
+        time_left: Estimates the time left; `show` keeps it up to date.
+        cells: The number of all cells.
+        done: How many of them are done already.
+        is_done: Tells whether the cell with this name is done.
+    """
+
+    def __init__(self, time_left: TimeLeft, cells: int, done: int, is_done: Callable[[str], bool]) -> None:
+        self.time_left, self.cells, self.done, self.is_done = time_left, cells, done, is_done
+        self._phases: dict[str, str] = {}  # of the cells that run
+        self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
         console = Console(stderr=True)
-        self._rich: Progress | None = None
+        self._bars: Progress | None = None
         if console.is_terminal:
             columns = (TextColumn("{task.description:14}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"))
-            self._rich = Progress(*columns, TextColumn("{task.fields[note]}"), console=console, transient=True)
-            self._total = self._rich.add_task("all", total=1.0, note="")
+            self._bars = Progress(*columns, TextColumn("{task.fields[note]}"), console=console, transient=True)
+            self._total = self._bars.add_task("all", total=1.0, note="")
             self._tasks: dict[str, TaskID] = {}
 
-    def __enter__(self) -> "GridProgress":
-        if self._rich is not None:
-            self._rich.start()
+    def __enter__(self) -> Self:
+        if self._bars is not None:
+            self._bars.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._rich is not None:
-            self._rich.stop()
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        if self._bars is not None:
+            self._bars.stop()
 
-    def hear(self, cell: str, about: dict[str, Any]) -> None:
-        """A cell begins, is so far, or has ended."""
-        if "begin" in about:
-            self.outlook.begin(cell)
-            self._phase[cell] = "starting"
-        elif "end" in about:
-            self._end(cell, about["end"])
+    def show(self, event: Event) -> None:
+        """Show that a cell has started, advanced or ended."""
+        if isinstance(event, JobStarted):
+            self.time_left.start(event.name)
+            self._phases[event.name] = "starting"
+        elif isinstance(event, JobEnded):
+            self._end(event)
         else:
-            self.outlook.hear(cell, about["name"], about["done"], about["of"])
-            self._phase[cell] = about["name"]
-        if self._rich is not None:
-            self._draw(self._rich)
-        elif self._phase and time.monotonic() >= self._next:
-            self._next = time.monotonic() + SECONDS_BETWEEN_LINES
-            running = [f"{name} {phase} {self.outlook.share_of(name):.0%}" for name, phase in self._phase.items()]
-            self._say(f"{', '.join(running)}; {self._all()}")
+            progress = event.progress
+            self.time_left.advance(event.name, progress.phase, progress.done, progress.total)
+            self._phases[event.name] = progress.phase
+        if self._bars is not None:
+            self._draw(self._bars)
+        elif self._phases and time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
+            running = [f"{name} {phase} {self.time_left.share_of(name):.0%}" for name, phase in self._phases.items()]
+            self._print(f"{', '.join(running)}; {self._overall()}")
 
-    def _end(self, cell: str, ended: Ended) -> None:
-        self.outlook.end(cell)
-        self.ended[cell] = ended
-        del self._phase[cell]
-        done = self.is_done(cell)  # also where its figures are doubted, which is an error of `sihg evaluate`
-        self.finished += done
-        how = "done" if done else "stopped" if ended.code == 130 else f"failed ({ended.words})"
-        self._say(f"{cell}: {how}, {ended.seconds:.1f} s; {self.finished} of {self.cells} are done")
+    def _end(self, event: JobEnded) -> None:
+        self.time_left.end(event.name)
+        del self._phases[event.name]
+        is_done = self.is_done(event.name)
+        self.done += is_done
+        outcome = "done" if is_done else "stopped" if event.code == 130 else f"failed ({event.reason})"
+        self._print(f"{event.name}: {outcome}, {event.seconds:.1f} s; {self.done} of {self.cells} are done")
 
-    def _draw(self, rich: Progress) -> None:
-        for name in [name for name in self._tasks if name not in self._phase]:
-            rich.remove_task(self._tasks.pop(name))
-        for name, phase in self._phase.items():
+    def _draw(self, bars: Progress) -> None:
+        for name in [name for name in self._tasks if name not in self._phases]:
+            bars.remove_task(self._tasks.pop(name))
+        for name, phase in self._phases.items():
             if name not in self._tasks:
-                self._tasks[name] = rich.add_task(name, total=1.0, note="")
-            rich.update(self._tasks[name], completed=self.outlook.share_of(name), note=phase)
-        rich.update(self._total, completed=self.outlook.share, note=self._all())
+                self._tasks[name] = bars.add_task(name, total=1.0, note="")
+            bars.update(self._tasks[name], completed=self.time_left.share_of(name), note=phase)
+        bars.update(self._total, completed=self.time_left.share, note=self._overall())
 
-    def _all(self) -> str:
-        return f"{self.finished} of {self.cells} done, about {duration(self.outlook.left())} left"
+    def _overall(self) -> str:
+        return f"{self.done} of {self.cells} done, about {format_duration(self.time_left.seconds())} left"
 
-    def _say(self, line: str) -> None:
-        if self._rich is not None:
-            self._rich.console.print(line, highlight=False, markup=False)
+    def _print(self, line: str) -> None:
+        if self._bars is not None:
+            self._bars.console.print(line, highlight=False, markup=False)
         else:
             print(line, file=sys.stderr, flush=True)
 
 
-def duration(seconds: float) -> str:
-    """A time as people say it."""
+def format_duration(seconds: float) -> str:
+    """Return a duration in seconds, minutes or hours.
+
+    >>> format_duration(125)
+    '2 min'
+    """
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

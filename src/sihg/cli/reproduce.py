@@ -14,7 +14,7 @@ from sihg.errors import InputError, SihgError, UnknownNameError
 
 if TYPE_CHECKING:
     from sihg.experiments.grid import Cell, Grid
-    from sihg.experiments.launcher import Ended
+    from sihg.experiments.launcher import JobEnded
 
 METHODS = "pgd,dat,yopo,msi-hg"
 ATTACKS = "natural,pgd-20,pgd-50-10"
@@ -62,11 +62,11 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check and measure everything, run what is not done, show what came out."""
-    from sihg.experiments.grid import cores
+    from sihg.experiments.grid import count_cores
 
     given = pairs(args.settings) + _assigned(args.set)
     grid = _grid(args, given)
-    jobs = cores() // grid.threads or 1 if args.jobs is None else args.jobs
+    jobs = count_cores() // grid.threads or 1 if args.jobs is None else args.jobs
     if jobs == 0:
         raise InputError("--jobs must be at least 1, got 0: leave it out for as many as there are cores")
     grid.check()
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
         print(listing(grid, costs, jobs, as_json=args.json))
         return 0
-    ended: dict[str, Ended] = {}
+    ended: dict[str, JobEnded] = {}
     stopped = False
     with grid.opened():
         if left:
@@ -186,45 +186,55 @@ def _costs(grid: "Grid", left: "list[Cell]", data_dir: Path | None) -> dict[str,
 
 def _run_all(
     grid: "Grid", left: "list[Cell]", commands: dict[str, list[str]], costs: dict[str, dict[str, float]], jobs: int
-) -> "tuple[bool, dict[str, Ended]]":
+) -> "tuple[bool, dict[str, JobEnded]]":
     """Run the cells that are left; whether Ctrl-C came, and how those ended that were begun."""
-    from sihg.cli.grid_progress import GridProgress, duration
-    from sihg.experiments.launcher import Job, Processes
-    from sihg.experiments.time_left import Outlook, shared
+    from contextlib import closing
+
+    from sihg.cli.grid_progress import GridProgress, format_duration
+    from sihg.experiments.launcher import Job, JobEnded, Launcher
+    from sihg.experiments.time_left import TimeLeft, schedule_length
 
     all_of_it = len(grid.cells())
-    about = duration(shared([cell.remaining(costs[cell.method]) for cell in left], jobs))
+    about = format_duration(schedule_length([cell.remaining(costs[cell.method]) for cell in left], jobs))
     print(f"{len(left)} of {all_of_it} cells to run in {grid.folder}, {jobs} at a time: about {about}", file=sys.stderr)
-    outlook = Outlook({cell.name: costs[cell.method] for cell in left}, jobs)
+    time_left = TimeLeft({cell.name: costs[cell.method] for cell in left}, jobs)
     todo = [Job(cell.name, commands[cell.name], cell.log) for cell in left]
     by_name = {cell.name: cell for cell in left}
     is_done = lambda name: by_name[name].record() is not None  # noqa: E731
-    with GridProgress(outlook, all_of_it, all_of_it - len(left), is_done) as progress:
-        return Processes(jobs, progress.hear).run(todo), progress.ended
+    launcher, ended = Launcher(jobs), dict[str, JobEnded]()
+    with (
+        GridProgress(time_left, all_of_it, all_of_it - len(left), is_done) as progress,
+        closing(launcher.run(todo)) as events,
+    ):
+        for event in events:
+            progress.show(event)
+            if isinstance(event, JobEnded):
+                ended[event.name] = event
+    return launcher.interrupted, ended
 
 
 # ---- what came out
 
 
-def _show(args: argparse.Namespace, grid: "Grid", ended: "dict[str, Ended]", *, stopped: bool) -> int:
+def _show(args: argparse.Namespace, grid: "Grid", ended: "dict[str, JobEnded]", *, stopped: bool) -> int:
     """Print the table and what to do next; the exit code."""
-    from sihg.cli.grid_table import as_dicts, doubt_lines, table
-    from sihg.experiments.grid_summary import rows
+    from sihg.cli.grid_table import results_json, results_table
+    from sihg.experiments.grid_summary import collect_warnings, summarise
 
-    found, cells = rows(grid), {cell.name: cell for cell in grid.cells()}
+    found, cells = summarise(grid), {cell.name: cell for cell in grid.cells()}
     lost = {name: end for name, end in ended.items() if cells[name].record() is None}
-    failed = {name: end.words for name, end in lost.items() if not (stopped and end.code == 130)}
+    failed = {name: end.reason for name, end in lost.items() if not (stopped and end.code == 130)}
     if not args.json:
-        print(table(grid, found), flush=True)
+        print(results_table(grid, found), flush=True)
     page = _page(grid.folder)
     if args.json:
         about = {"data": args.data, "folder": str(grid.folder), "attacks": list(grid.attacks), "trials": grid.trials}
-        about |= {"methods": as_dicts(grid, found), "failed": failed, "finished": not (failed or stopped)}
+        about |= {"methods": results_json(grid, found), "failed": failed, "finished": not (failed or stopped)}
         print(json.dumps({**about, "report": page}, indent=1, allow_nan=False), flush=True)
     wrong = False
-    for line, is_error in doubt_lines(grid):
-        print(line, file=sys.stderr)
-        wrong |= is_error
+    for warning in collect_warnings(grid):
+        print(warning, file=sys.stderr)
+        wrong |= warning.level == "error"
     for name, words in failed.items():
         print(f"failed: {name}: {words}; all that it said: {cells[name].log}", file=sys.stderr)
     if page:

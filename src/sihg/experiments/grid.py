@@ -1,28 +1,25 @@
-"""A grid of runs, methods times seeds, in one folder: which cells there are, and how far each is."""
+"""A grid of runs, methods times seeds, in one folder: which cells it has, and how far each is."""
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from sihg.errors import InputError
-from sihg.robust.training.config import SECTIONS, Settings, run_settings
-from sihg.store.files import read_json, write_text
+from sihg.robust.training.config import Settings, run_settings
+from sihg.store import schema
 from sihg.store.lock import LOCK_NAME, locked
 from sihg.store.run_folder import GRID, OUTPUT, RunFolder
+from sihg.store.schema import EvaluationRecord, GridConfig, MetricsRow
 from sihg.store.tables import read_table
-from sihg.store.toml import from_toml, to_toml
-
-ABOUT = "# The settings of the runs here. `sihg reproduce` may add methods and seeds, and changes nothing else.\n"
-NAMED = 3  # differences that an error names
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a grid and its evaluation."""
+    """One run of a grid, and its evaluation."""
 
     folder: Path
     settings: Settings  # complete
@@ -31,7 +28,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """What to call it."""
+        """The name of its folder, such as pgd-s0."""
         return self.folder.name
 
     @property
@@ -41,71 +38,94 @@ class Cell:
 
     @property
     def log(self) -> Path:
-        """What its processes have said."""
+        """The file that receives all output of its processes."""
         return self.folder / OUTPUT
 
-    def last(self) -> dict[str, str]:
-        """The newest row of its metrics; empty where there is none."""
+    def write_config(self) -> None:
+        """Write config.toml for the cell's process, unless the run has one already."""
+        folder = RunFolder(self.folder)
+        if not folder.config.is_file():
+            RunFolder.create(self.folder)  # refuses a folder with other files
+            folder.write_config(self.settings.as_dict(), self.settings.help_texts())
+
+    def last_row(self) -> MetricsRow | None:
+        """Return the newest row of its metrics; None before the end of the first epoch."""
         metrics = RunFolder(self.folder).metrics
         rows = read_table(metrics) if metrics.is_file() else []
-        return rows[-1] if rows else {}
+        return MetricsRow.from_cells(rows[-1]) if rows else None
 
-    def epochs(self) -> int:
-        """How many epochs are done."""
-        return int(self.last().get("epoch", 0))
+    def epochs_done(self) -> int:
+        """Return how many epochs are done."""
+        last = self.last_row()
+        return 0 if last is None else last.epoch
 
     def state(self) -> str:
-        """How far it is, in words."""
+        """Say how far it is: "to do", "3 of 20 epochs", "trained" or "done"."""
         if self.record() is not None:
             return "done"
         if not RunFolder(self.folder).config.is_file():
             return "to do"
-        done, epochs = self.epochs(), self.settings.epochs
+        done, epochs = self.epochs_done(), self.settings.epochs
         return "trained" if done >= epochs else f"{done} of {epochs} epochs"
 
     def remaining(self, phases: Mapping[str, float]) -> float:
-        """The seconds that it still takes, of those of its phases; none where it is done."""
+        """Return the seconds that are left, given the seconds of its phases."""
         if self.record() is not None:
             return 0.0
-        return sum(phases.values()) - phases["training"] * min(1.0, self.epochs() / self.settings.epochs)
+        return sum(phases.values()) - phases["training"] * min(1.0, self.epochs_done() / self.settings.epochs)
 
-    def record(self) -> dict[str, Any] | None:
-        """The evaluation of the finished run; None as long as there is none. A damaged one is made again."""
-        last = self.last()
-        if int(last.get("epoch", 0)) < self.settings.epochs:
+    def record(self) -> EvaluationRecord | None:
+        """Return the evaluation of the finished run; None if it is missing or damaged, so that it is made again."""
+        last = self.last_row()
+        if last is None or last.epoch < self.settings.epochs:
             return None
         for file in sorted(RunFolder(self.folder).evaluation.glob("*.json")):
             try:
-                found = read_json(file)
+                found = schema.read_evaluation(file)
             except InputError:
                 continue
-            if self._is_answer(found) and Path(str(found["weights"])).name == f"last-{int(last['step']):08d}":
+            is_newest = Path(found.weights).name == f"last-{last.step:08d}"
+            if isinstance(found, EvaluationRecord) and is_newest and self._is_asked(found):
                 return found
         return None
 
-    def _is_answer(self, record: Mapping[str, Any]) -> bool:
-        """Whether a record answers what is asked of this cell."""
-        own = self.settings
-        asked = {"split": "test", "seed": 0, "checkpoint": "last", "rule": "any iterate", "data": own.data}
-        asked |= {"samples": self.samples or record.get("of"), "eps": own.eps, "norm": own.norm}
-        asked["bounds"] = None if own.bounds is None else list(own.bounds)
-        attacks = {row["attack"] for row in record.get("attacks", [])} - {"all"}
-        return attacks == set(self.attacks) and all(record.get(key) == value for key, value in asked.items())
+    def _is_asked(self, record: EvaluationRecord) -> bool:
+        """Whether a record answers the question of this cell."""
+        run = self.settings
+        expected = ("test", 0, "last", "any iterate", run.data, self.samples or record.of, run.eps, run.norm)
+        found = (record.split, record.seed, record.checkpoint, record.rule, record.data, record.samples)
+        attacks = {row.attack for row in record.attacks} - {"all"}
+        is_same_ball = (*found, record.eps, record.norm) == expected and record.bounds == run.bounds
+        return is_same_ball and attacks == set(self.attacks)
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Methods times seeds: the settings of each method, how often each is run, and what is asked of the results."""
+    """Methods times seeds in one folder.
+
+    Args:
+        folder: Where the runs are, each in METHOD-sSEED.
+        settings: The settings of each method, by its name.
+        trials: The number of seeds, from 0.
+        attacks: The attacks of the evaluations.
+        samples: How many test samples are attacked; None for all.
+        threads: The threads of each cell. Floating-point sums depend on their number.
+
+    Example:
+        >>> grid = Grid(Path("runs/small"), {"pgd": Settings(epochs=2)}, trials=2, attacks=("natural", "pgd-20"))
+        >>> [cell.name for cell in grid.cells()]
+        ['pgd-s0', 'pgd-s1']
+    """
 
     folder: Path
-    settings: Mapping[str, Settings]  # by method
+    settings: Mapping[str, Settings]
     trials: int
     attacks: tuple[str, ...]
-    samples: int | None
-    threads: int  # of each cell: sums are in another order with more
+    samples: int | None = None
+    threads: int = 1
 
     def cells(self) -> list[Cell]:
-        """All cells, seed by seed, so that methods can be compared early."""
+        """Return all cells, seed by seed, so that methods can be compared early."""
         return [
             Cell(
                 self.folder / f"{method}-s{seed}",
@@ -118,84 +138,90 @@ class Grid:
         ]
 
     def check(self) -> None:
-        """Refuse a folder that is somebody else's, or that has runs with other settings."""
+        """Raise InputError if the folder has other files, or runs with other settings."""
         if not self.folder.exists():
             return
         if not self.folder.is_dir():
-            raise InputError(f"{self.folder} is a file: choose another --out")
+            raise InputError(f"{self.folder} is a file: choose another --out", code="out-is-a-file", out=self.folder)
         config = self.folder / GRID
         if config.is_file():
-            self._check_same(f"{self.folder} has", dotted(from_toml(config)), dotted(self._config()))
-        elif foreign := [p.name for p in sorted(self.folder.iterdir()) if not _is_ours(p.name)]:
+            self._check_config(schema.read_grid_config(config))
+        elif foreign := [path.name for path in sorted(self.folder.iterdir()) if not _is_ours(path.name)]:
             raise InputError(
-                f"{self.folder} is not empty (it has {foreign[0]}) and has no {GRID}: choose another --out"
+                f"{self.folder} is not empty (it has {foreign[0]}) and has no {GRID}: choose another --out",
+                code="folder-not-a-grid",
+                found=foreign[0],
             )
         for cell in self.cells():
             self._check_cell(cell)
+
+    def _check_config(self, before: GridConfig) -> None:
+        shared = before.methods.keys() & self.settings.keys()  # further methods may be added
+        theirs, ours = (
+            schema.flatten_settings(
+                {
+                    **msgspec.structs.asdict(config),
+                    "methods": {name: config.methods[name] for name in self.settings if name in shared},
+                }
+            )
+            for config in (before, self._config())
+        )
+        _check_same(self.folder, theirs, ours)
 
     def _check_cell(self, cell: Cell) -> None:
         folder = RunFolder(cell.folder)
         if not folder.config.is_file():
             return
-        theirs, ours = (dotted(_plain(one.as_dict())) for one in (run_settings(folder.config), cell.settings))
-        began = folder.read_environment().threads or self.threads
-        self._check_same(f"{cell.folder} has", {**theirs, "threads": began}, {**ours, "threads": self.threads})
-
-    def _check_same(self, what: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-        mine = {method for method in self.settings if f"methods.{method}.epochs" in theirs}
-        keys = [key for key in {**theirs, **ours} if not key.startswith("methods.") or key.split(".")[1] in mine]
-        if differing := [key for key in keys if theirs.get(key) != ours.get(key)]:
-            shown = [f"{k} = {theirs.get(k, 'none')} (here {ours.get(k, 'none')})" for k in differing[:NAMED]]
-            more = f" and {len(differing) - NAMED} more" if len(differing) > NAMED else ""
-            raise InputError(f"{what} {', '.join(shown)}{more}: give the same settings, or choose another --out")
+        theirs, ours = (
+            schema.flatten_settings(settings.as_dict()) for settings in (run_settings(folder.config), cell.settings)
+        )
+        threads = folder.read_environment().threads or self.threads
+        _check_same(cell.folder, {**theirs, "threads": threads}, {**ours, "threads": self.threads})
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Hold the folder, which is made where it is not there, with the settings kept in it."""
+        """Make the folder if needed, hold its lock, and keep the settings in it."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"cannot make {self.folder} ({error.strerror or error}): choose another --out") from error
+            raise InputError(
+                f"cannot make {self.folder} ({error.strerror or error}): choose another --out",
+                code="cannot-make-folder",
+                folder=self.folder,
+            ) from error
         with locked(self.folder):
             self.check()
-            config = self.folder / GRID
-            before = from_toml(config) if config.is_file() else {}
-            now = self._config()
-            now["methods"] = {**before.get("methods", {}), **now["methods"]}
-            if now != before:
-                write_text(config, ABOUT + to_toml(now))
+            path, config = self.folder / GRID, self._config()
+            before = schema.read_grid_config(path) if path.is_file() else None
+            if before is not None:
+                config = msgspec.structs.replace(config, methods={**before.methods, **config.methods})
+            if config != before:
+                schema.write_grid_config(path, config)
             yield
 
-    def _config(self) -> dict[str, Any]:
-        """What is kept in the folder. The seeds are not: there may always be more."""
-        methods = {}
-        for name, settings in self.settings.items():
-            methods[name] = {k: v for k, v in settings.complete().as_dict().items() if k != "seed"}
+    def _config(self) -> GridConfig:
+        methods = {
+            name: {k: v for k, v in schema.flatten_settings(run.complete().as_dict()).items() if k != "seed"}
+            for name, run in self.settings.items()
+        }
         samples = "all" if self.samples is None else self.samples
-        return _plain({"attacks": self.attacks, "test_samples": samples, "threads": self.threads, "methods": methods})
+        return GridConfig(attacks=self.attacks, test_samples=samples, threads=self.threads, methods=methods)  # type: ignore[arg-type]
 
 
-def cores() -> int:
-    """How many processors this process may use."""
+def count_cores() -> int:
+    """Return how many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _is_ours(name: str) -> bool:
-    """Whether a name is that of the lock, or of a half file of a write that was cut short."""
+    """Whether a file is the lock, or left by a write that was cut short."""
     return name == LOCK_NAME or name.startswith(f".{GRID}.")
 
 
-def _plain(table: Mapping[str, Any]) -> dict[str, Any]:
-    """As a file gives it back: lists for tuples."""
-    plain: dict[str, Any] = json.loads(json.dumps(table))
-    return plain
-
-
-def dotted(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by their dotted names."""
-    flat = dict(table)
-    for section in ("methods", *SECTIONS):
-        for key, value in flat.pop(section, {}).items():
-            inner = dotted(value) if isinstance(value, Mapping) else {"": value}
-            flat |= {f"{section}.{key}.{name}".rstrip("."): item for name, item in inner.items()}
-    return flat
+def _check_same(folder: Path, theirs: schema.Settings, ours: schema.Settings) -> None:
+    if differing := schema.differing_settings(theirs, ours):
+        raise InputError(
+            f"{folder} has {schema.describe_differences(differing)}: give the same settings, or choose another --out",
+            code="grid-settings-differ",
+            settings=tuple(difference.name for difference in differing),
+        )

@@ -1,75 +1,70 @@
-"""The table of a grid: mean and deviation over the seeds, from the records in its run folders."""
+"""Summarise a grid from the records in its run folders: numbers per method, and warnings about them."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import mean, stdev
-from typing import Any
 
 from sihg.experiments.grid import Cell, Grid
+from sihg.store.statistics import Spread, group_similar, spread
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A number of each trial."""
-
-    values: tuple[float, ...]
-
-    @property
-    def mean(self) -> float | None:
-        """Their mean."""
-        return mean(self.values) if self.values else None
-
-    @property
-    def deviation(self) -> float | None:
-        """Their standard deviation, as of a sample (n - 1); None of fewer than two."""
-        return stdev(self.values) if len(self.values) > 1 else None
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {"mean": self.mean, "deviation": self.deviation, "values": list(self.values)}
-
-
-@dataclass(frozen=True)
-class Row:
-    """What the finished trials of a method came to."""
+class MethodSummary:
+    """The numbers of the finished trials of a method, one per seed."""
 
     method: str
     seeds: tuple[int, ...]
-    accuracy: dict[str, Figure]  # by attack
-    passes: Figure  # forward-backward passes of each sample in training
-    seconds: Figure  # of training
+    accuracy: dict[str, tuple[float, ...]]  # by attack
+    passes: tuple[float, ...]  # forward-backward passes per sample in training
+    seconds: tuple[float, ...]  # of training
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        accuracy = {attack: figure.as_dict() for attack, figure in self.accuracy.items()}
-        about = {"method": self.method, "seeds": list(self.seeds), "accuracy": accuracy}
-        return {**about, "passes": self.passes.as_dict(), "seconds": self.seconds.as_dict()}
+    def spread(self, attack: str) -> Spread | None:
+        """Return mean and deviation of the accuracy under an attack; None without finished trials."""
+        return spread(self.accuracy[attack])
 
 
-def rows(grid: Grid) -> list[Row]:
-    """A row for each method, of those of its trials that are finished."""
+@dataclass(frozen=True)
+class GridWarning:
+    """A check that failed in one or several cells, with the message of the first."""
+
+    level: str  # "warning" or "error"
+    cells: tuple[str, ...]
+    message: str
+
+    def __str__(self) -> str:
+        more = f" and {len(self.cells) - 1} more" if len(self.cells) > 1 else ""
+        return f"{self.level} ({self.cells[0]}{more}): {self.message}"
+
+
+def summarise(grid: Grid) -> list[MethodSummary]:
+    """Return the numbers of each method, over its finished trials."""
     cells = grid.cells()
-    return [_row(method, [cell for cell in cells if cell.method == method], grid.attacks) for method in grid.settings]
+    return [_summary(method, [c for c in cells if c.method == method], grid.attacks) for method in grid.settings]
 
 
-def _row(method: str, cells: Sequence[Cell], attacks: Sequence[str]) -> Row:
-    done = [(cell, cell.last(), record) for cell in cells if (record := cell.record()) is not None]
-    shares = [{row["attack"]: float(row["accuracy"]) for row in record["attacks"]} for _, _, record in done]
-    return Row(
+def _summary(method: str, cells: Sequence[Cell], attacks: Sequence[str]) -> MethodSummary:
+    done = [(cell.settings.seed, cell.last_row(), record) for cell in cells if (record := cell.record()) is not None]
+    rows = [row for _, row, _ in done if row is not None]
+    accuracies = [{row.attack: row.accuracy for row in record.attacks} for _, _, record in done]
+    return MethodSummary(
         method,
-        tuple(cell.settings.seed for cell, _, _ in done),
-        {attack: Figure(tuple(one[attack] for one in shares)) for attack in attacks},
-        *(Figure(tuple(float(last[key]) for _, last, _ in done)) for key in ("passes", "seconds")),
+        tuple(seed for seed, _, _ in done),
+        {attack: tuple(accuracy[attack] for accuracy in accuracies) for attack in attacks},
+        tuple(row.passes or 0.0 for row in rows),
+        tuple(row.seconds or 0.0 for row in rows),
     )
 
 
-def doubts(grid: Grid) -> list[list[tuple[str, dict[str, Any]]]]:
-    """What speaks against the figures: the cells and checks together whose words differ in numbers alone."""
-    found: dict[str, list[tuple[str, dict[str, Any]]]] = {}
-    for cell in grid.cells():
-        for check in (cell.record() or {}).get("checks", []):
-            if check["result"] in ("warning", "error"):
-                alike = f"{check['result']} {check['name']} {re.sub('[0-9.]+', '', check['message'])}"
-                found.setdefault(alike, []).append((cell.name, check))
-    return list(found.values())
+def collect_warnings(grid: Grid) -> list[GridWarning]:
+    """Return the failed checks of all cells; those that differ only in numbers are one warning."""
+    records = {cell.name: record for cell in grid.cells() if (record := cell.record()) is not None}
+    found: list[GridWarning] = []
+    for level in ("error", "warning"):
+        messages = [
+            (name, check.message)
+            for name, record in records.items()
+            for check in record.checks
+            if check.result == level
+        ]
+        groups = group_similar(messages)
+        found += [GridWarning(level, tuple(group), next(iter(group.values()))) for group in groups]
+    return found

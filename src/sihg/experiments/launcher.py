@@ -1,115 +1,139 @@
-"""Jobs in processes of their own, some at a time; none outlives the process that waits for them."""
+"""Run jobs in processes of their own, some at a time; no process outlives the one that waits for it."""
 
-import json
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from queue import Empty, SimpleQueue
 
+import msgspec
+
+from sihg.errors import InputError
 from sihg.interrupt import stop_on_interrupt
 
-SECONDS_BETWEEN_LOOKS = 0.2
+SECONDS_BETWEEN_LOOKS = 0.2  # for Ctrl-C
 
 
 @dataclass(frozen=True)
 class Job:
-    """A command that tells of its progress on standard output, a JSON object a line, and stops when its input ends."""
+    """A command that writes `Progress` to standard output, one JSON object per line, and stops when its input ends."""
 
     name: str
     command: Sequence[str]
-    log: Path  # gets what it says on standard error
+    log: Path  # receives its standard error
+    prepare: Callable[[], object] = lambda: None  # called before it starts
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a phase of a job is."""
+
+    phase: str
+    done: int
+    total: int
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a job ended."""
+class JobStarted:
+    """A job starts."""
 
+    name: str
+
+
+@dataclass(frozen=True)
+class JobProgressed:
+    """A job has written a line of progress."""
+
+    name: str
+    progress: Progress
+
+
+@dataclass(frozen=True)
+class JobEnded:
+    """A job has ended; `reason` is the signal that ended it, or the last line of its log."""
+
+    name: str
     code: int
     seconds: float
-    words: str  # why: its last ones, or the signal that ended it
+    reason: str
 
 
-Hear = Callable[[str, dict[str, Any]], object]
+Event = JobStarted | JobProgressed | JobEnded
 
 
-class Processes:
-    """Runs jobs; `hear(name, about)` hears of every line, and of {"begin": True} and {"end": Ended}.
+class Launcher:
+    """Runs jobs, `at_once` at a time; `interrupted` says whether Ctrl-C or SIGTERM came before the end.
 
-    Ctrl-C reaches this process alone: it ends the input of the others, which then stop at a safe point. If this process
-    is killed, its end of their input is closed as well.
+    Ctrl-C reaches this process only: it ends the input of the others, which then stop at a safe point. If this process
+    is killed, the kernel ends their input.
     """
 
-    def __init__(self, at_once: int, hear: Hear) -> None:
-        self.at_once, self.hear = at_once, hear
-        self._running: set[subprocess.Popen[str]] = set()
-        self._lock = threading.Lock()  # of what follows, and of hearing
-        self._stopping = False
+    def __init__(self, at_once: int) -> None:
+        self.at_once = at_once
+        self.interrupted = False
+        self._running: dict[str, subprocess.Popen[str]] = {}
+        self._events: SimpleQueue[Event] = SimpleQueue()
 
-    def run(self, jobs: Sequence[Job]) -> bool:
-        """Run all; tells whether Ctrl-C came before the end, a second of which kills."""
-        with stop_on_interrupt() as asked, ThreadPoolExecutor(self.at_once) as pool:
-            left = {pool.submit(self._run, job) for job in jobs}
+    def run(self, jobs: Iterable[Job]) -> Generator[Event]:
+        """Run all jobs and yield what happens. A second Ctrl-C, or closing the iterator, kills those that run."""
+        waiting = deque(jobs)
+        with stop_on_interrupt() as is_interrupted:
             try:
-                while left:
-                    done, left = wait(left, SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED)
-                    for one in done:
-                        one.result()
-                    if asked():
-                        self._stop()
-            except BaseException:
-                self._stop(kill=True)
-                raise
-            return self._stopping
-
-    def _stop(self, *, kill: bool = False) -> None:
-        with self._lock:
-            self._stopping = True
-            for child in self._running:
-                if kill:
+                while waiting or self._running:
+                    if is_interrupted() and not self.interrupted:
+                        self.interrupted = True
+                        waiting.clear()
+                        self._end_inputs()
+                    while waiting and len(self._running) < self.at_once:
+                        job = waiting.popleft()
+                        yield JobStarted(job.name)
+                        try:
+                            self._start(job)
+                        except (InputError, OSError) as error:
+                            yield JobEnded(job.name, 2, 0.0, str(error))
+                    with suppress(Empty):  # then look for Ctrl-C again
+                        event = self._events.get(timeout=SECONDS_BETWEEN_LOOKS)
+                        if isinstance(event, JobEnded):
+                            del self._running[event.name]
+                        yield event
+            finally:
+                for child in self._running.values():
                     child.kill()
-                elif child.stdin is not None:
-                    child.stdin.close()
+                    child.wait()
 
-    def _run(self, job: Job) -> None:
-        begin = time.monotonic()
-        with self._lock:
-            if self._stopping:
-                return
-            self.hear(job.name, {"begin": True})
-            try:
-                child = _started(job)
-                self._running.add(child)
-            except OSError as error:
-                self.hear(job.name, {"end": Ended(2, 0.0, str(error))})
-                return
+    def _start(self, job: Job) -> None:
+        job.prepare()
+        job.log.parent.mkdir(parents=True, exist_ok=True)
+        pipe = subprocess.PIPE
+        with job.log.open("ab") as log:
+            child = subprocess.Popen(
+                job.command, stdin=pipe, stdout=pipe, stderr=log, text=True, start_new_session=True
+            )
+        self._running[job.name] = child
+        threading.Thread(target=self._read, args=(job, child), daemon=True).start()
+
+    def _read(self, job: Job, child: subprocess.Popen[str]) -> None:
+        began = time.monotonic()
         with child:
             for line in child.stdout or ():
-                self._tell(job.name, json.loads(line))
+                with suppress(msgspec.DecodeError):  # another program's output
+                    self._events.put(JobProgressed(job.name, msgspec.json.decode(line, type=Progress)))
             code = child.wait()
-            with self._lock:
-                self._running.remove(child)
-        self._tell(job.name, {"end": Ended(code, time.monotonic() - begin, _why(code, job.log))})
+        self._events.put(JobEnded(job.name, code, time.monotonic() - began, _reason(code, job.log)))
 
-    def _tell(self, name: str, about: dict[str, Any]) -> None:
-        with self._lock:
-            self.hear(name, about)
-
-
-def _started(job: Job) -> subprocess.Popen[str]:
-    job.log.parent.mkdir(parents=True, exist_ok=True)
-    pipe = subprocess.PIPE
-    with job.log.open("ab") as log:
-        return subprocess.Popen(job.command, stdin=pipe, stdout=pipe, stderr=log, text=True, start_new_session=True)
+    def _end_inputs(self) -> None:
+        for child in self._running.values():
+            if child.stdin is not None:
+                child.stdin.close()
 
 
-def _why(code: int, log: Path) -> str:
-    """The signal that ended a process, or the last line of its log that says something."""
+def _reason(code: int, log: Path) -> str:
+    """Return the signal that ended a process, or the last line of its log with text."""
     if code < 0:
         return f"killed by {signal.Signals(-code).name}"
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")

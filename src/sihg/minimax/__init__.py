@@ -14,12 +14,11 @@ from sihg.core.prox import (
 )
 from sihg.minimax import measure, zoo
 from sihg.minimax import step_sizes as steps
-from sihg.minimax._coupling import Gradients
 from sihg.minimax.bilinear import LinearMap
 from sihg.minimax.callbacks import Progress
 from sihg.minimax.constants import Constants
 from sihg.minimax.history import History
-from sihg.minimax.problem import Problem
+from sihg.minimax.problem import Gradients, Problem
 from sihg.minimax.solve import Result, solve
 from sihg.minimax.solve_state import SolveState
 from sihg.minimax.solvers import METHODS

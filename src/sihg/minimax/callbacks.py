@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sihg.minimax._layout import Blocks, Weights
 from sihg.minimax.history import History
+from sihg.minimax.layout import Blocks, Weights
 from sihg.minimax.problem import Problem
 from sihg.minimax.solve_state import SolveState
 from sihg.minimax.solvers.base import State

@@ -20,7 +20,7 @@ import torch
 
 from sihg.errors import InputError, SihgError
 from sihg.minimax import Box, History, Problem, Progress, Result, SolveState, measure, solve, zoo
-from sihg.minimax._layout import flat
+from sihg.minimax.layout import flat
 from sihg.minimax.solve import check_suits
 from sihg.minimax.solvers import method_class
 from sihg.store.environment import describe_environment

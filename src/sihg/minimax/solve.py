@@ -12,12 +12,12 @@ import torch
 from sihg.core.draw import generator
 from sihg.errors import EstimateWarning, InputError, StepSizeError, StepSizeWarning
 from sihg.interrupt import stop_on_interrupt
-from sihg.minimax._layout import Blocks, Weights
-from sihg.minimax._oracle import DivergedError, Oracle
 from sihg.minimax.callbacks import Callback, Progress
 from sihg.minimax.constants import Constants
 from sihg.minimax.history import History
+from sihg.minimax.layout import Blocks, Weights
 from sihg.minimax.measure import estimate_constants, estimate_curvature, flat_saddle_norm_squared
+from sihg.minimax.oracle import DivergedError, Oracle
 from sihg.minimax.problem import Problem
 from sihg.minimax.solve_state import SolveState
 from sihg.minimax.solvers import method_class, method_name
