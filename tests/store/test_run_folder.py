@@ -101,12 +101,12 @@ def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path: Path) -> None:
         RunFolder.create(tmp_path / "file")
     with refused("cannot-make-run", path=tmp_path / "file" / "below"):
         RunFolder.create(tmp_path / "file" / "below")
-    with refused("no-run-folder", path=tmp_path / "file"):
+    with refused("not-a-run", path=tmp_path / "file"):
         RunFolder.open(tmp_path / "file")
 
 
 def test_a_missing_run_is_refused(tmp_path: Path) -> None:
-    with refused("no-run-folder", path=tmp_path / "nowhere"):
+    with refused("missing-run", path=tmp_path / "nowhere"):
         RunFolder.open(tmp_path / "nowhere")
     with refused("not-a-run", path=tmp_path):
         RunFolder.open(tmp_path)

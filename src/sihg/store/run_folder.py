@@ -81,16 +81,12 @@ class RunFolder:
     def open(cls, path: str | Path) -> Self:
         """Return the folder of an existing run, or raise InputError."""
         folder = cls(path)
-        if not folder.path.is_dir():
-            what = "is a file, not a run folder" if folder.path.exists() else "does not exist"
-            raise InputError(
-                f"{path} {what}: give the folder that a run was told with --out", code="no-run-folder", path=path
-            )
+        if not folder.path.exists():
+            raise InputError(f"{path} does not exist: give the --out folder of a run", code="missing-run", path=path)
         if not folder.config.is_file():
+            what = "has no config.toml" if folder.path.is_dir() else "is a file"
             raise InputError(
-                f"{path} has no config.toml, so it is not a run folder: give the folder of a run",
-                code="not-a-run",
-                path=path,
+                f"{path} is not a run folder (it {what}): give the --out folder of a run", code="not-a-run", path=path
             )
         return folder
 
