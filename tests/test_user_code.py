@@ -1,15 +1,18 @@
+"""The one loader of a user's own code."""
+
+import calendar
 import sys
 from pathlib import Path
 
 import pytest
 
-from sihg.errors import InputError
-from sihg.user_code import load_callable
+from sihg.user_code import call_user_code, load_callable
+from tests.refused import refused
 
 
-def test_a_file_is_loaded_with_what_lies_beside_it(tmp_path: Path) -> None:
-    (tmp_path / "beside_own_code.py").write_text("ANSWER = 42\n")
-    (tmp_path / "own.py").write_text("from beside_own_code import ANSWER\n\ndef make(add):\n    return ANSWER + add\n")
+def test_a_file_is_loaded_with_what_lies_in_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "next_to_own_code.py").write_text("ANSWER = 42\n")
+    (tmp_path / "own.py").write_text("from next_to_own_code import ANSWER\n\ndef make(add):\n    return ANSWER + add\n")
     before = list(sys.path)
     assert load_callable("model", f"{tmp_path / 'own.py'}:make")(add=1) == 43
     assert sys.path == before
@@ -26,20 +29,43 @@ def test_a_module_is_loaded_by_its_name() -> None:
     assert load_callable("model", "fractions:Fraction")(1, 2) == 0.5
 
 
+@pytest.mark.parametrize("name", ["calendar:make", "calendar.py:make"])
+def test_a_users_file_wins_over_a_module_already_imported(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "calendar.py").write_text("def make():\n    return 'mine'\n")
+    monkeypatch.chdir(tmp_path)
+    assert load_callable("model", name)() == "mine"
+    assert sys.modules["calendar"] is calendar
+
+
 @pytest.mark.parametrize("name", ["no_such_package.at_all:make", "fractions:nothing", "no_such_file.py:make", ":make"])
-def test_what_cannot_be_loaded_is_named(name: str) -> None:
-    with pytest.raises(InputError, match=f"^model '{name}' cannot be loaded .*: name package.module:callable"):
+def test_a_name_that_cannot_be_loaded_is_refused(name: str) -> None:
+    with refused("user-code-import", name=name):
         load_callable("model", name)
 
 
-def test_an_error_inside_the_file_is_told(tmp_path: Path) -> None:
+def test_an_error_inside_the_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("1 / 0\n")
     modules = set(sys.modules)
-    with pytest.raises(InputError, match="ZeroDivisionError"):
+    with refused("user-code-import") as caught:
         load_callable("model", f"{tmp_path / 'broken.py'}:make")
+    assert "ZeroDivisionError" in str(caught.value)
     assert not [name for name in set(sys.modules) - modules if name.startswith("broken")]
 
 
-def test_what_is_no_callable_is_refused() -> None:
-    with pytest.raises(InputError, match="is a float, not a callable"):
+def test_a_value_that_cannot_be_called_is_refused() -> None:
+    with refused("user-code-not-callable", name="math:pi"):
         load_callable("model", "math:pi")
+
+
+def test_an_exception_in_a_call_is_reported_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text("def make(size):\n    return 1 / size\n")
+    make = load_callable("model", f"{file}:make")
+    assert call_user_code("model", "own.py:make", make, size=2) == 0.5
+    with refused("user-code-failed", name="own.py:make") as caught:
+        call_user_code("model", "own.py:make", make, size=0)
+    assert f"ZeroDivisionError('division by zero') in {file}, line 2" in str(caught.value)
+    with refused("user-code-import", name="other"):  # an error of ours stays itself
+        call_user_code("model", "own.py:make", lambda: load_callable("model", "other"))

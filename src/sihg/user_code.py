@@ -1,35 +1,80 @@
-"""A user's own code by name: package.module:callable or path.py:callable."""
+"""A user's own code by name, the one loader for all: `package.module:name` or `path.py:name`."""
 
 import sys
+import traceback
 from collections.abc import Callable
 from hashlib import sha256
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from typing import TypeVar
 
-from sihg.errors import InputError
+from sihg.errors import InputError, SihgError
+
+FORMS = ("package.module:name", "path.py:name")  # of names that load_callable takes
+Result = TypeVar("Result")
 
 
 def load_callable(kind: str, name: str) -> Callable[..., object]:
-    """The callable that package.module:callable or path.py:callable names; the current folder counts too."""
+    """Import the function or class that `package.module:name` or `path.py:name` names.
+
+    Modules are looked for in the current folder first, so that a file there wins over a module of the same name.
+
+    Args:
+        kind: What is loaded, such as "model", for the message of an error.
+        name: Where it is.
+
+    Raises:
+        InputError: If it cannot be imported ("user-code-import") or called ("user-code-not-callable").
+
+    Example:
+        >>> load_callable("model", "fractions:Fraction")(1, 2)
+        Fraction(1, 2)
+    """
     module, _, attribute = name.rpartition(":")
-    own_file = module.endswith(".py")
-    sys.path.insert(0, str(Path(module).resolve().parent if own_file else Path.cwd()))  # and what it imports beside it
+    path = Path(module if module.endswith(".py") else f"{module}.py").expanduser().resolve()
+    is_file = module.endswith(".py") or path.is_file()
+    sys.path.insert(0, str(path.parent))  # what the file imports may lie in its folder
     try:
-        found = getattr(_from_file(Path(module).resolve()) if own_file else import_module(module), attribute)
+        found = getattr(_import_file(path) if is_file else import_module(module), attribute)
     except Exception as error:
         raise InputError(
-            f"{kind} {name!r} cannot be loaded ({error!r}): name package.module:callable or path.py:callable"
+            f"{kind} {name!r} cannot be loaded ({error!r}): name {' or '.join(FORMS)}",
+            code="user-code-import",
+            name=name,
         ) from error
     finally:
         sys.path.pop(0)
     if not callable(found):
-        raise InputError(f"{kind} {name!r} is a {type(found).__name__}, not a callable: name a function or a class")
+        raise InputError(
+            f"{kind} {name!r} is a {type(found).__name__}: name a function or a class",
+            code="user-code-not-callable",
+            name=name,
+        )
     return found  # type: ignore[no-any-return]
 
 
-def _from_file(path: Path) -> ModuleType:
+def call_user_code(kind: str, name: str, function: Callable[..., Result], *args: object, **named: object) -> Result:
+    """Call a user's function; report an exception in it as an InputError with its file and line."""
+    try:
+        return function(*args, **named)
+    except SihgError:
+        raise
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        call = ", ".join(
+            [*(type(value).__name__ for value in args), *(f"{key}={value}" for key, value in named.items())]
+        )
+        raise InputError(
+            f"{kind} {name!r} fails when called with ({call}): {error!r} in {last.filename}, line {last.lineno}: "
+            "correct it there",
+            code="user-code-failed",
+            name=name,
+        ) from error
+
+
+def _import_file(path: Path) -> ModuleType:
     """Run a file as a module under a name that no other file has."""
     name = f"{path.stem}_{sha256(str(path).encode()).hexdigest()[:12]}"
     spec = spec_from_file_location(name, path)

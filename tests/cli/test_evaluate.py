@@ -151,7 +151,7 @@ def test_what_was_evaluated_is_shown_when_the_next_one_fails(
     captured = capsys.readouterr()
     assert "30 samples of digits" in captured.out
     assert captured.err.splitlines()[-2].startswith("record: ")
-    assert captured.err.splitlines()[-1].startswith("sihg: error: there is no file nowhere.npz")
+    assert captured.err.splitlines()[-1].startswith("sihg: error: no file nowhere.npz")
 
 
 def test_the_device_may_be_another(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

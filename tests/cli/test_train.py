@@ -129,7 +129,7 @@ MISTAKES = {
     "epochs must be a number such as 5": ["--epochs", "two"],
     "not of the form KEY=VALUE": ["--set", "tau"],
     "`sihg data get mnist`": ["--data", "mnist", "--data-dir", "/nowhere"],
-    "there is no file": ["--data", "npz:/nowhere/x.npz", "--eps", "0.1"],
+    "no file ": ["--data", "npz:/nowhere/x.npz", "--eps", "0.1"],
     "cannot be used here": ["--device", "quantum"],
     "--threads must be at least 1": ["--threads", "0"],
     "theta must be a number such as 5, 0.1 or 8/255, got 'abc'": ["--theta", "abc"],

@@ -1,4 +1,4 @@
-"""folder:PATH and npz:PATH, the user's own data."""
+"""folder:PATH, npz:PATH and path.py:name, the user's own data."""
 
 from pathlib import Path
 
@@ -7,8 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from sihg.errors import InputError
 from sihg.robust.data import DataWarning, as_samples, load
+from tests.refused import refused
 
 
 def write_images(folder: Path, n: int = 5, size: tuple[int, int] = (4, 3), mode: str = "RGB") -> None:
@@ -37,7 +37,7 @@ def test_folder_with_train_and_test(tmp_path: Path) -> None:
     assert (train.y.tolist(), test.y.tolist(), test.classes) == ([0, 0, 0, 1, 1], [1], ("a", "b"))
     assert train.x[4].unique().tolist() == [1]  # grey among colour: its value in all three channels
     write_images(tmp_path / "test" / "c", 1)
-    with pytest.raises(InputError, match=r"c is a class that .*train does not have"):
+    with refused("class-without-samples", label="c"):
         load(f"folder:{tmp_path}")
 
 
@@ -49,31 +49,31 @@ def test_folder_of_grey_images_has_one_channel(tmp_path: Path) -> None:
 def test_other_files_are_named_in_a_warning(tmp_path: Path) -> None:
     write_images(tmp_path / "a")
     (tmp_path / "a" / "notes.txt").write_text("x")
-    with pytest.warns(DataWarning, match=r"skipped 1 that are no images: .*notes.txt"):
+    with pytest.warns(DataWarning, match=r"skipped 1 files that are not images: .*notes.txt"):
         assert len(load(f"folder:{tmp_path}")[0]) == 4
 
 
 def test_what_is_wrong_in_a_folder_is_named(tmp_path: Path) -> None:
-    def message() -> str:
-        with pytest.raises(InputError) as caught:
+    def check(code: str, **values: object) -> None:
+        with refused(code, **values) as caught:
             load(f"folder:{tmp_path / 'set'}")
         assert "\n" not in str(caught.value)
-        return str(caught.value)
 
-    assert "there is no folder" in message()
+    file = tmp_path / "set" / "a" / "2.png"
+    check("no-image-folder", path=str(tmp_path / "set"))
     (tmp_path / "set").mkdir()
-    assert "has no sub-folders" in message()
-    (tmp_path / "set" / "a").mkdir()
-    assert "has no images" in message()
-    write_images(tmp_path / "set" / "a")
-    Image.new("RGB", (5, 5)).save(tmp_path / "set" / "a" / "2.png")
-    assert f"{tmp_path / 'set' / 'a' / '2.png'} has 5x5 pixels, " in message()
-    whole = (tmp_path / "set" / "a" / "1.png").read_bytes()
+    check("no-class-folders")
+    file.parent.mkdir()
+    check("no-images")
+    write_images(file.parent)
+    Image.new("RGB", (5, 5)).save(file)
+    check("image-size", path=str(file))
+    whole = (file.parent / "1.png").read_bytes()
     for broken in (b"", b"nonsense", whole[:50]):
-        (tmp_path / "set" / "a" / "2.png").write_bytes(broken)
-        assert f"{tmp_path / 'set' / 'a' / '2.png'} cannot be read as an image" in message()
-    Image.new("I;16", (4, 3)).save(tmp_path / "set" / "a" / "2.png")
-    assert "2.png: an image of mode I;16" in message()
+        file.write_bytes(broken)
+        check("image-unreadable", path=str(file))
+    Image.new("I;16", (4, 3)).save(file)
+    check("image-bits", path=str(file))
 
 
 @pytest.mark.parametrize(
@@ -113,68 +113,112 @@ def test_npz_floats_are_those_of_models(kind: str, tmp_path: Path) -> None:
 def test_classes_without_training_samples_are_refused(tmp_path: Path) -> None:
     path, x, y = tmp_path / "a.npz", np.ones((30, 2)), np.arange(30) % 10
 
-    def message(**arrays: object) -> str:
+    def check(code: str, values: dict[str, object], **arrays: object) -> None:
         np.savez(path, **{"x": x, "y": y, **arrays})  # type: ignore[arg-type]
-        with pytest.raises(InputError) as caught:
+        with refused(code, **values) as caught:
             load(f"npz:{path}")
         assert "\n" not in str(caught.value)
-        return str(caught.value)
 
     odd = y.copy()
     odd[17] = 255
-    expected = "row 17 of y has the label 255, but y has 11 different labels, so they must be 0 to 10: correct it, or"
-    assert expected in message(y=odd)
-    assert "row 17 of y has the label 255.0" in message(y=odd.astype(float))
-    assert "row 1 of y has the label 2, but y has 2 different labels" in message(y=y % 2 + 1)
-    tested = message(x_test=x[:3], y_test=[0, 9, 10])
-    assert "row 2 of y_test has the label 10, but y has 10 different labels" in tested
+    check("label-range", {"array": "y", "row": 17, "classes": 11}, y=odd)
+    check("label-range", {"array": "y", "row": 17}, y=odd.astype(float))
+    check("label-range", {"array": "y", "row": 1, "classes": 2}, y=y % 2 + 1)
+    check("label-range", {"array": "y_test", "row": 2, "classes": 10}, x_test=x[:3], y_test=[0, 9, 10])
     huge = y.astype(np.int64)
     huge[0] = 10**15  # whose classes nobody could list
-    assert "row 0 of y has the label 1000000000000000" in message(y=huge)
-    few = message(x=x[:3], y=np.arange(3))
-    assert "has no sample for training: add some, or leave the class out" in few
+    check("label-range", {"array": "y", "row": 0}, y=huge)
+    check("class-without-samples", {}, x=x[:3], y=np.arange(3))
 
 
 def test_an_empty_class_folder_is_refused(tmp_path: Path) -> None:
     write_images(tmp_path / "a")
     (tmp_path / "b").mkdir()
-    with pytest.raises(InputError, match=r"class 'b' has no sample for training: add some, or leave the class out"):
+    with refused("class-without-samples", label="b"):
         load(f"folder:{tmp_path}")
     write_images(tmp_path / "split" / "train" / "a")
     (tmp_path / "split" / "train" / "b").mkdir()
     write_images(tmp_path / "split" / "test" / "b")
-    with pytest.raises(InputError, match=r"class 'b' has no sample for training"):
+    with refused("class-without-samples", label="b"):
         load(f"folder:{tmp_path / 'split'}")
 
 
 def test_what_is_wrong_in_an_npz_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
 
-    def message(**arrays: object) -> str:
+    def check(code: str, **arrays: object) -> str:
         if arrays:
             np.savez(path, **arrays)  # type: ignore[arg-type]
-        with pytest.raises(InputError) as caught:
+        with refused(code) as caught:
             load(f"npz:{path}")
         assert str(path) in str(caught.value)
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
     x = np.ones((3, 2))
-    assert "there is no file" in message()
-    assert "has no array y, only x" in message(x=x)
-    assert "has no array y_test" in message(x=x, y=[0, 1, 0], x_test=x)
-    assert "samples of shape (2,), x_test of (1,)" in message(x=x, y=[0, 1, 0], x_test=x[:, :1], y_test=[0, 1, 0])
-    assert "x is torch.float32, x_test is torch.uint8" in message(
-        x=x, y=[0, 1, 0], x_test=x.astype(np.uint8), y_test=[0, 1, 0]
-    )
-    assert "x of row 0 is inf: values must be finite" in message(x=1e300 * x, y=[0, 1, 0])
-    assert "x has shape (3, 2) and y (2,)" in message(x=x, y=[0, 1])
-    assert "label of row 1 is -1" in message(x=x, y=[0, -1, 0])
-    assert "Object arrays cannot be loaded" in message(x=np.array([{}, 1], dtype=object), y=[0, 1])
+    check("no-npz-file")
+    assert "no array y but x" in check("npz-arrays", x=x)
+    assert "no array y_test" in check("npz-arrays", x=x, y=[0, 1, 0], x_test=x)
+    check("train-test-differ", x=x, y=[0, 1, 0], x_test=x[:, :1], y_test=[0, 1, 0])
+    check("train-test-differ", x=x, y=[0, 1, 0], x_test=x.astype(np.uint8), y_test=[0, 1, 0])
+    assert "x of row 0 is inf" in check("samples-not-finite", x=1e300 * x, y=[0, 1, 0])
+    check("sample-shapes", x=x, y=[0, 1])
+    assert "label of row 1 is -1" in check("label-range", x=x, y=[0, -1, 0])
+    assert "Object arrays" in check("npz-unreadable", x=np.array([{}, 1], dtype=object), y=[0, 1])
     path.write_bytes(path.read_bytes()[:100])
-    assert "cannot be read as .npz" in message()
+    check("npz-unreadable")
     path.write_bytes(b"nonsense")
-    assert "cannot be read as .npz" in message()
+    check("npz-unreadable")
     with path.open("wb") as file:
         np.save(file, x)
-    assert "holds one array, not x and y" in message()
+    check("npz-arrays")
+
+
+SOURCE = """
+import torch
+from torch.utils.data import TensorDataset
+
+def make(n, features=2):
+    return torch.arange(n * features).reshape(n, features).float(), torch.arange(n) % 3
+
+def pairs():
+    return make(9), make(3)
+
+def datasets():
+    return TensorDataset(*make(9)), TensorDataset(*make(3))
+
+def alone():
+    return torch.zeros(3)
+
+def unlike():
+    return make(9), make(3, features=4)
+
+def gap():
+    x, y = make(9)
+    return (x, 2 * y), (x, y)
+"""
+
+
+@pytest.mark.parametrize("function", ["pairs", "datasets"])
+def test_a_source_of_a_users_own_is_one_function(function: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(SOURCE)
+    name = f"{tmp_path / 'mine.py'}:{function}"
+    train, test = load(name)
+    assert (train.x[-1].tolist(), train.y.tolist()) == ([16.0, 17.0], [0, 1, 2] * 3)
+    assert (len(test), test.classes, test.name) == (3, ("0", "1", "2"), name)
+
+
+@pytest.mark.parametrize(
+    ("function", "code"),
+    [
+        ("alone", "not-train-and-test"),
+        ("unlike", "train-test-differ"),
+        ("gap", "class-without-samples"),
+        ("make", "user-code-failed"),
+        ("nothing", "user-code-import"),
+    ],
+)
+def test_a_source_of_a_users_own_is_checked(function: str, code: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(SOURCE)
+    with refused(code):
+        load(f"{tmp_path / 'mine.py'}:{function}")

@@ -230,7 +230,7 @@ def test_a_run_of_fit_goes_on_with_fit(tmp_path: Path) -> None:
     assert len(rest.history) < 4
     for a, b in zip(whole.model.parameters(), rest.model.parameters(), strict=True):
         assert torch.equal(a, b)
-    with pytest.raises(InputError, match=r"go on with sihg.fit\(..., out=..., resume=True\)"):
+    with pytest.raises(InputError, match=r"continue it with sihg.fit\(..., out=..., resume=True\)"):
         prepare(read_settings(tmp_path / "run" / "config.toml"), tell=lambda *_: None)
     with pytest.raises(InputError, match="resume needs the run folder to go on with: give it as out"):
         fit(own_model(), Pictures(), **common, resume=True)

@@ -1,56 +1,30 @@
-"""Data sets for robust training: one file a source, all giving `Samples`."""
+"""Data sets: sources (one file each) give `Samples`; an epoch's order of them gives batches.
 
-import warnings
-from pathlib import Path
+Names are loaded when first used: names of data sets and help need no torch.
+"""
 
-from sihg.errors import InputError, UnknownNameError
-from sihg.robust.data import cifar10, digits, idx, svhn
-from sihg.robust.data import image_folder as folder
-from sihg.robust.data import npz_file as npz
-from sihg.robust.data.file_checks import read_checked
-from sihg.robust.data.locations import Arrays, DataWarning, Source, data_folder, locate, missing_error, usable
-from sihg.robust.data.samples import Samples, as_samples, stratified_split
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["SOURCES", "DataWarning", "Samples", "as_samples", "load", "names", "stratified_split"]
+from sihg.user_code import FORMS
 
-SOURCES: dict[str, Source] = {
-    source.name: source for source in (idx.MNIST, idx.FASHION_MNIST, svhn.SVHN, cifar10.CIFAR10)
-}
+if TYPE_CHECKING:
+    from sihg.robust.data.locations import DataWarning as DataWarning
+    from sihg.robust.data.samples import Samples as Samples
+    from sihg.robust.data.samples import as_samples as as_samples
+    from sihg.robust.data.samples import stratified_split as stratified_split
+    from sihg.robust.data.samples import stratified_subset as stratified_subset
+    from sihg.robust.data.sources import SOURCES as SOURCES
+    from sihg.robust.data.sources import load as load
 
-
-def names() -> list[str]:
-    """What `load` takes."""
-    return ["digits", *SOURCES, "folder:PATH", "npz:PATH"]
-
-
-def load(source: str, data_dir: str | Path | None = None) -> tuple[Samples, Samples]:
-    """The samples for training and those for testing of a source; `names` lists the sources."""
-    kind, _, path = source.partition(":")
-    if source == "digits":
-        return digits.load()
-    if source in SOURCES:
-        return _load(SOURCES[source], data_folder(data_dir))
-    if kind == "folder" and path:
-        return folder.load(Path(path).expanduser())
-    if kind == "npz" and path:
-        return npz.load(Path(path).expanduser())
-    if kind == "fit":
-        raise InputError(
-            "the run was trained by sihg.fit on data that was given to it: go on with "
-            "sihg.fit(..., out=..., resume=True), or take the model with sihg.load(run, model=...)"
-        )
-    raise UnknownNameError("data source", source, names())
+PUBLISHED = ("mnist", "fashion-mnist", "svhn", "cifar10")  # data sets in files that can be downloaded
+DATA_FORMS = ("digits", *PUBLISHED, "folder:PATH", "npz:PATH", *FORMS)  # what `load` takes
+_HOMES = {"DataWarning": "locations", "SOURCES": "sources", "load": "sources"}
+_HOMES |= dict.fromkeys(("Samples", "as_samples", "stratified_split", "stratified_subset"), "samples")
+__all__ = ["DATA_FORMS", "PUBLISHED", *_HOMES]
 
 
-def _load(source: Source, folder: Path) -> tuple[Samples, Samples]:
-    found, missing = locate(source, folder)
-    if not usable(source, missing):
-        raise missing_error(source, folder, missing)
-    if missing:
-        lost = ", ".join(part.name for part in missing)
-        warnings.warn(f"{source.name} is used without {lost}, not found in {folder}", DataWarning, stacklevel=3)
-    arrays: dict[str, Arrays] = {}
-    for path, pieces in found.items():
-        read = read_checked(source, path, pieces, folder)
-        arrays |= {part.name: some for (part, _), some in zip(pieces, read, strict=True)}
-    return source.join(source, arrays)
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'sihg.robust.data' has no attribute {name!r}")
+    return getattr(import_module(f"sihg.robust.data.{_HOMES[name]}"), name)

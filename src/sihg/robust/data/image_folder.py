@@ -1,4 +1,4 @@
-"""`folder:PATH`: your own images, one sub-folder a class."""
+"""`folder:PATH`: a user's own images, one sub-folder per class."""
 
 import warnings
 from collections.abc import Sequence
@@ -10,20 +10,22 @@ from PIL import Image, UnidentifiedImageError
 from sihg.errors import InputError
 from sihg.robust.data.locations import DataWarning
 from sihg.robust.data.npz_file import TEST_SHARE
-from sihg.robust.data.samples import Samples, as_samples, check_classes, pixels, stratified_split
+from sihg.robust.data.samples import Samples, as_pixels, as_samples, check_classes, stratified_split
 
 ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-NAMED = 3  # files that a warning names
+MAX_NAMED = 3  # files that a warning names
 
 
 def load(path: Path) -> tuple[Samples, Samples]:
-    """The images of PATH/CLASS/, or of PATH/train/CLASS/ and PATH/test/CLASS/; classes in the order of their names.
+    """Read the images of PATH/CLASS/, or of PATH/train/CLASS/ and PATH/test/CLASS/; classes are sorted by name.
 
-    Without train and test, a fixed fifth of each class is held out for testing. All images have one size; where some
-    are grey and some are not, all get three channels. Hidden files are skipped.
+    Without train and test, a fixed fifth of each class is held out for testing. All images must have the same size. If
+    some are grey and some are not, all get three channels. Hidden files are skipped.
     """
     if not path.is_dir():
-        raise InputError(f"there is no folder {path}: give a folder that has one sub-folder a class")
+        raise InputError(
+            f"no folder {path}: give a folder with one sub-folder per class", code="no-image-folder", path=str(path)
+        )
     name = f"folder:{path}"
     if not ((path / "train").is_dir() and (path / "test").is_dir()):
         classes = _folders(path)
@@ -33,9 +35,13 @@ def load(path: Path) -> tuple[Samples, Samples]:
         return train, test
     classes = _folders(path / "train")
     if new := [other for other in _folders(path / "test") if other not in classes]:
-        raise InputError(f"{path / 'test' / new[0]} is a class that {path / 'train'} does not have: add or rename it")
+        raise InputError(
+            f"{path / 'test' / new[0]} is a class that {path / 'train'} does not have: add or rename it",
+            code="class-without-samples",
+            label=new[0],
+        )
     files = _files(path / "train", classes)
-    whole = _samples(files + _files(path / "test", classes), classes, name)  # read as one, so that they are alike
+    whole = _samples(files + _files(path / "test", classes), classes, name)  # read together, so that they are alike
     train, test = whole.take(slice(len(files))), whole.take(slice(len(files), None))
     check_classes(train)
     return train, test
@@ -44,29 +50,34 @@ def load(path: Path) -> tuple[Samples, Samples]:
 def _folders(path: Path) -> list[str]:
     found = sorted(entry.name for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     if not found:
-        raise InputError(f"{path} has no sub-folders: put the images of each class into a folder of its own")
+        raise InputError(
+            f"{path} has no sub-folders: put the images of each class into a folder of its own",
+            code="no-class-folders",
+        )
     return found
 
 
 def _files(path: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
-    """The image files of all classes and their labels; what is no image is named in a warning."""
-    found, others = [], [entry for entry in sorted(path.iterdir()) if _seen(entry) and entry.is_file()]
+    """List the image files of all classes and their labels; warn of other files."""
+    found, others = [], [entry for entry in sorted(path.iterdir()) if _is_visible(entry) and entry.is_file()]
     for label, name in enumerate(classes):
         entries = sorted((path / name).iterdir()) if (path / name).is_dir() else []
-        for entry in filter(_seen, entries):
+        for entry in filter(_is_visible, entries):
             if entry.is_file() and entry.suffix.lower() in ENDINGS:
                 found.append((entry, label))
             else:
                 others.append(entry)
     if others:
-        named = ", ".join(str(other) for other in others[:NAMED]) + (" ..." if len(others) > NAMED else "")
-        warnings.warn(f"{path}: skipped {len(others)} that are no images: {named}", DataWarning, stacklevel=4)
+        named = ", ".join(str(other) for other in others[:MAX_NAMED]) + (" ..." if len(others) > MAX_NAMED else "")
+        warnings.warn(f"{path}: skipped {len(others)} files that are not images: {named}", DataWarning, stacklevel=4)
     if not found:
-        raise InputError(f"{path} has no images in its sub-folders: put some there ({', '.join(ENDINGS)})")
+        raise InputError(
+            f"{path} has no images in its sub-folders: put some there ({', '.join(ENDINGS)})", code="no-images"
+        )
     return found
 
 
-def _seen(entry: Path) -> bool:
+def _is_visible(entry: Path) -> bool:
     return not entry.name.startswith(".")
 
 
@@ -78,7 +89,9 @@ def _samples(files: Sequence[tuple[Path, int]], classes: Sequence[str], name: st
             height, width = image.shape[1:]
             raise InputError(
                 f"{path} has {height}x{width} pixels, {files[0][0]} has {images[0].shape[1]}x{images[0].shape[2]}: "
-                "bring all images to one size"
+                "bring all images to one size",
+                code="image-size",
+                path=str(path),
             )
         images.append(image)
     channels = max(len(image) for image in images)
@@ -89,9 +102,13 @@ def _samples(files: Sequence[tuple[Path, int]], classes: Sequence[str], name: st
 def _image(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     try:
         with Image.open(path) as image:
-            return pixels(image)
+            return as_pixels(image)
     except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+        raise InputError(f"{path}: {error}", code=error.code, path=str(path)) from None
     except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as error:
         reason = str(error).replace(str(path), "it")
-        raise InputError(f"{path} cannot be read as an image ({reason}): replace or remove it") from error
+        raise InputError(
+            f"{path} cannot be read as an image ({reason}): replace or remove it",
+            code="image-unreadable",
+            path=str(path),
+        ) from error

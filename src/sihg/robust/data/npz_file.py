@@ -1,4 +1,4 @@
-"""`npz:PATH`: your own arrays in a numpy file."""
+"""`npz:PATH`: a user's own arrays in a numpy file."""
 
 import zipfile
 import zlib
@@ -9,19 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sihg.errors import InputError
-from sihg.robust.data.samples import Samples, as_samples, check_classes, stratified_split
+from sihg.robust.data.samples import Samples, as_samples, check_alike, check_classes, stratified_split
 
-TEST_SHARE = 0.2  # held out where no test samples are given
+TEST_SHARE = 0.2  # of the samples, held out where no test samples are given
 
 
 def load(path: Path) -> tuple[Samples, Samples]:
-    """Arrays x, y and, if there, x_test, y_test; without those a fixed fifth of each class is held out for testing.
+    """Read the arrays x, y, x_test and y_test; without the last two, a fixed fifth of each class is held out.
 
     Images may be (n, height, width), (n, height, width, channels) or (n, channels, height, width) with 1 or 3 channels,
-    and become the last of these. Other shapes stay. x_train and y_train are taken for x and y. float64 becomes float32,
-    which models have. Labels count from 0 without gaps.
+    and become the last of these. Other shapes stay. x_train and y_train are other names for x and y. float64 becomes
+    float32, as models are. Labels count from 0 without gaps.
     """
-    arrays = _arrays(path)
+    arrays = _read_arrays(path)
     name = f"npz:{path}"
     train = _samples(arrays, "x", "y", name, path)
     if "x_test" not in arrays and "y_test" not in arrays:
@@ -29,27 +29,28 @@ def load(path: Path) -> tuple[Samples, Samples]:
         check_classes(train)
         return train, test
     test = _samples(arrays, "x_test", "y_test", name, path, train.classes)
-    if train.shape != test.shape:
-        raise InputError(f"{path}: x has samples of shape {train.shape}, x_test of {test.shape}: make them alike")
-    if train.x.dtype != test.x.dtype:
-        raise InputError(f"{path}: x is {train.x.dtype}, x_test is {test.x.dtype}: make them alike")
+    check_alike(train, test)
     return train, test
 
 
-def _arrays(path: Path) -> dict[str, NDArray[np.generic]]:
+def _read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
     try:
         with path.open("rb") as handle:
             file = np.load(handle, allow_pickle=False)
             if not isinstance(file, np.lib.npyio.NpzFile):
-                raise InputError(f"{path} holds one array, not x and y: save it with numpy.savez(path, x=x, y=y)")
+                raise InputError(
+                    f"{path} holds one array, not x and y: save it with numpy.savez(path, x=x, y=y)", code="npz-arrays"
+                )
             with file:
                 arrays = {name: file[name] for name in file.files}
     except FileNotFoundError:
-        raise InputError(f"there is no file {path}: give the path of an .npz file") from None
+        raise InputError(f"no file {path}: give the path of an .npz file", code="no-npz-file") from None
     except InputError:
         raise
     except (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
-        raise InputError(f"{path} cannot be read as .npz ({error}): save it again with numpy.savez") from error
+        raise InputError(
+            f"{path} cannot be read as .npz ({error}): save it again with numpy.savez", code="npz-unreadable"
+        ) from error
     return {name.replace("_train", ""): array for name, array in arrays.items()}
 
 
@@ -61,41 +62,46 @@ def _samples(
     path: Path,
     classes: tuple[str, ...] | None = None,
 ) -> Samples:
-    """Samples of the classes given, those for training; None: these are they."""
+    """Convert two arrays to samples; `classes` are those of the training samples, None for the training samples."""
     for key in (x, y):
         if key not in arrays:
-            raise InputError(f"{path} has no array {key}, only {', '.join(arrays) or 'none'}: add it")
+            raise InputError(
+                f"{path} has no array {key} but {', '.join(arrays) or 'nothing'}: add it", code="npz-arrays", array=key
+            )
     labels = arrays[y]
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim == 1 and labels.dtype.kind in "biuf":
         classes = classes or tuple(str(label) for label in range(len(np.unique(labels))))
         _check_labels(labels, len(classes), y, path)
-    return as_samples((_planes(_single(arrays[x])), labels), classes=classes, name=name)
+    return as_samples((_channels_first(_as_single(arrays[x])), labels), classes=classes, name=name)
 
 
 def _check_labels(labels: NDArray[Any], classes: int, y: str, path: Path) -> None:
-    """Refuse labels beyond the classes that have training samples; a gap among k different ones puts one beyond k - 1.
+    """Raise InputError for a label >= the number of different training labels, which a gap in them causes.
 
-    What is no label at all is left to the samples' own checks.
+    Values that cannot be labels are left to the checks of samples.
     """
     beyond = np.flatnonzero(labels >= classes)
     if len(beyond):
         row = int(beyond[0])
         raise InputError(
             f"{path}: row {row} of {y} has the label {labels[row]}, but y has {classes} different labels, so they must "
-            f"be 0 to {classes - 1}: correct it, or number the classes from 0 without gaps and give y some of each"
+            f"be 0 to {classes - 1}: correct it, or number the classes from 0 without gaps and give y some of each",
+            code="label-range",
+            array=y,
+            row=row,
+            classes=classes,
         )
 
 
-def _single(x: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Floats as models take them; what is too large for that becomes inf, which is refused by its row."""
+def _as_single(x: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Convert floats to float32; values that are too large become inf, which the checks of samples refuse."""
     with np.errstate(over="ignore"):
         return x.astype(np.float32) if x.dtype.kind == "f" and x.dtype.itemsize > 4 else x
 
 
-def _planes(x: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Images with their channels first."""
+def _channels_first(x: NDArray[np.generic]) -> NDArray[np.generic]:
     if x.ndim == 3:
         return x[:, None]
     if x.ndim == 4 and x.shape[3] in (1, 3) and x.shape[1] not in (1, 3):

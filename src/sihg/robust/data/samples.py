@@ -19,10 +19,22 @@ FLOATS = (torch.float32, torch.float64)
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """A labelled data set in memory; images stay uint8, where a value v stands for v / 255."""
+    """A labelled data set in memory. Images stay uint8, where a value v stands for v / 255.
 
-    x: Tensor  # (n, ...) uint8, float32 or float64
-    y: Tensor  # (n,) int64, 0 .. len(classes) - 1
+    Args:
+        x: The samples, (n, ...), uint8, float32 or float64.
+        y: The labels, (n,) int64, from 0 to len(classes) - 1.
+        classes: The names of the classes.
+        name: What messages call the set.
+
+    Example:
+        >>> samples = as_samples((torch.zeros(3, 2), [0, 1, 1]))
+        >>> len(samples), samples.shape, samples.classes
+        (3, (2,), ('0', '1'))
+    """
+
+    x: Tensor
+    y: Tensor
     classes: tuple[str, ...]
     name: str
 
@@ -35,19 +47,29 @@ class Samples:
         return tuple(self.x.shape[1:])
 
     def take(self, index: Tensor | slice) -> "Samples":
-        """Some of the samples."""
+        """Return the samples at these rows."""
         return replace(self, x=self.x[index], y=self.y[index])
 
     def floats(self, index: Tensor | slice = slice(None)) -> Tensor:
-        """Some of x as the models see it: uint8 as float32 in [0, 1], floats as they are."""
+        """Return rows of x as models see them: uint8 as float32 in [0, 1], floats unchanged."""
         x = self.x[index]
         return x.to(torch.float32).div_(255) if x.dtype == torch.uint8 else x
 
 
 def as_samples(data: object, *, classes: Sequence[str] | None = None, name: str = "data") -> Samples:
-    """Samples from Samples, from a torch Dataset of pairs (x, y), or from a pair of tensors or arrays (x, y).
+    """Convert data to Samples and check every row.
 
-    Class names come from `classes`, else from the data set's own `classes`, else they are the labels themselves.
+    Args:
+        data: Samples, a torch Dataset of pairs (x, y), or a pair (x, y) of tensors or arrays.
+        classes: The names of the classes (default: the data set's own `classes`, else the labels).
+        name: What messages call the set.
+
+    Raises:
+        InputError: If a row cannot be used; the message names it.
+
+    Example:
+        >>> as_samples((torch.tensor([[0], [255]], dtype=torch.uint8), [0, 1])).floats().tolist()
+        [[0.0], [1.0]]
     """
     if isinstance(data, Samples):
         return _checked(data.x, data.y, data.classes if classes is None else classes, data.name)
@@ -55,25 +77,50 @@ def as_samples(data: object, *, classes: Sequence[str] | None = None, name: str 
         data = data.tensors
     if isinstance(data, Dataset):
         own = getattr(data, "classes", None)
-        return _checked(*_stacked(data), own if classes is None else classes, name)
+        return _checked(*_stack_items(data), own if classes is None else classes, name)
     if isinstance(data, tuple | list) and len(data) == 2:
-        return _checked(_tensor(data[0], "x"), _tensor(data[1], "y"), classes, name)
+        return _checked(_as_tensor(data[0], "x"), _as_tensor(data[1], "y"), classes, name)
     raise InputError(
-        f"a {type(data).__name__} is not a data set: give Samples, a torch Dataset of pairs (x, y), or a pair (x, y)"
+        f"a {type(data).__name__} is not a data set: give Samples, a torch Dataset of pairs (x, y), or a pair (x, y)",
+        code="not-a-data-set",
     )
 
 
 def stratified_split(samples: Samples, n: int, seed: int = 0) -> tuple[Samples, Samples]:
-    """Split off `n` samples, each class in proportion; the same samples and seed give the same split, in order."""
+    """Split off `n` samples, each class in proportion; the same samples and seed give the same split.
+
+    Returns:
+        The other samples and the `n` samples, both in their old order.
+
+    Raises:
+        InputError: Unless 0 < n < len(samples) ("split-range").
+
+    Example:
+        >>> rest, held_out = stratified_split(as_samples((torch.zeros(6, 2), [0, 0, 0, 0, 1, 1])), 3)
+        >>> held_out.y.tolist()
+        [0, 0, 1]
+    """
     if not 0 < n < len(samples):
-        raise InputError(f"cannot hold out {n} of the {len(samples)} samples of {samples.name}: give more samples")
+        raise InputError(
+            f"cannot hold out {n} of the {len(samples)} samples of {samples.name}: give more samples",
+            code="split-range",
+            n=n,
+        )
     chosen = torch.zeros(len(samples), dtype=torch.bool)
     chosen[stratified_rows(samples, n, seed)] = True
     return samples.take((~chosen).nonzero().flatten()), samples.take(chosen.nonzero().flatten())
 
 
 def stratified_subset(samples: Samples, n: int | None, seed: int = 0) -> Samples:
-    """Take `n` samples, each class in proportion, in order; None takes all."""
+    """Take `n` samples, each class in proportion, in their old order; None takes all.
+
+    Raises:
+        InputError: Unless 0 < n <= len(samples) ("samples-range").
+
+    Example:
+        >>> stratified_subset(as_samples((torch.zeros(6, 2), [0, 0, 0, 0, 1, 1])), 3).y.tolist()
+        [0, 0, 1]
+    """
     if n is None or n == len(samples):
         return samples
     if n != int(n) or not 0 < n < len(samples):
@@ -87,7 +134,7 @@ def stratified_subset(samples: Samples, n: int | None, seed: int = 0) -> Samples
 
 
 def stratified_rows(samples: Samples, n: int, seed: int) -> Tensor:
-    """The places of `n` samples, each class in proportion, in order; those for a smaller number are among them."""
+    """Choose `n` rows, each class in proportion, in order; the rows for a smaller n are among them."""
     place = torch.empty(len(samples), dtype=torch.float64)
     for label in samples.y.unique().tolist():
         rows = (samples.y == label).nonzero().flatten()
@@ -97,95 +144,120 @@ def stratified_rows(samples: Samples, n: int, seed: int) -> Tensor:
 
 
 def check_classes(train: Samples) -> None:
-    """Refuse training samples that have none of some class, which nobody could learn."""
+    """Raise InputError if a class has no training sample."""
     missing = (train.y.bincount(minlength=len(train.classes)) == 0).nonzero().flatten().tolist()
     if missing:
+        name = train.classes[missing[0]]
         raise InputError(
-            f"{train.name}: class {train.classes[missing[0]]!r} has no sample for training: add some, or leave the "
-            "class out"
+            f"{train.name}: class {name!r} has no sample for training: add some, or leave the class out",
+            code="class-without-samples",
+            label=name,
         )
 
 
-def pixels(image: Image.Image) -> NDArray[np.uint8]:
-    """A PIL image as uint8 (channels, height, width): grey ones have one channel, all others three."""
+def check_alike(train: Samples, test: Samples) -> None:
+    """Raise InputError unless training and test samples have the same shape and type."""
+    (a, b), (c, d) = ((samples.shape, samples.x.dtype) for samples in (train, test))
+    if (a, b) != (c, d):
+        raise InputError(
+            f"{train.name}: training samples are {b} of shape {a}, test samples {d} of shape {c}: make them alike",
+            code="train-test-differ",
+        )
+
+
+def as_pixels(image: Image.Image) -> NDArray[np.uint8]:
+    """Convert a PIL image to uint8 (channels, height, width): one channel if it is grey, else three."""
     if image.mode.startswith(("I", "F")):
-        raise InputError(f"an image of mode {image.mode} has more than 8 bits a channel: convert it to L or RGB")
+        raise InputError(
+            f"an image of mode {image.mode} has more than 8 bits per channel: convert it to L or RGB",
+            code="image-bits",
+            mode=image.mode,
+        )
     array = np.asarray(image.convert("L" if image.mode in ("1", "L", "LA") else "RGB"))
     return np.array(array[None] if array.ndim == 2 else array.transpose(2, 0, 1), order="C")
 
 
-def _stacked(data: Any) -> tuple[Tensor, Tensor]:
-    """All items of a Dataset; the first shape is everybody's."""
+def _stack_items(data: Any) -> tuple[Tensor, Tensor]:
+    """Stack all items of a Dataset, which must be alike."""
     if not hasattr(data, "__len__"):
-        raise InputError(f"{type(data).__name__} has no length: give a map-style Dataset")
+        raise InputError(f"{type(data).__name__} has no length: give a map-style Dataset", code="dataset-length")
     xs: list[Tensor] = []
     ys: list[Tensor] = []
     for row in range(len(data)):
         item = data[row]
         if not (isinstance(item, tuple | list) and len(item) == 2):
-            raise InputError(f"row {row} of the Dataset is a {type(item).__name__}, not a pair (x, y): return pairs")
-        x = (
-            torch.from_numpy(pixels(item[0]))
-            if isinstance(item[0], Image.Image)
-            else _tensor(item[0], f"x of row {row}")
-        )
-        y = _tensor(item[1], f"y of row {row}")
+            raise InputError(
+                f"row {row} of the Dataset is a {type(item).__name__}: return (x, y)",
+                code="dataset-item",
+                row=row,
+            )
+        is_image = isinstance(item[0], Image.Image)
+        x = torch.from_numpy(as_pixels(item[0])) if is_image else _as_tensor(item[0], f"x of row {row}")
+        y = _as_tensor(item[1], f"y of row {row}")
         if y.numel() != 1:
-            raise InputError(f"y of row {row} has shape {tuple(y.shape)}: give one class number a sample")
+            raise InputError(
+                f"y of row {row} has shape {tuple(y.shape)}: give one class number per sample",
+                code="label-shape",
+                row=row,
+            )
         if xs and (x.shape != xs[0].shape or x.dtype != xs[0].dtype):
             raise InputError(
                 f"x of row {row} is {x.dtype} {tuple(x.shape)}, that of row 0 is {xs[0].dtype} {tuple(xs[0].shape)}: "
-                "make all samples alike"
+                "make all samples alike",
+                code="samples-differ",
+                row=row,
             )
         xs.append(x)
         ys.append(y.flatten())
     if not xs:
-        raise InputError("the Dataset is empty: give at least one sample")
+        raise InputError("the Dataset is empty: give at least one sample", code="no-samples")
     return torch.stack(xs), torch.cat(ys)
 
 
-def _tensor(value: object, what: str) -> Tensor:
+def _as_tensor(value: object, what: str) -> Tensor:
     if isinstance(value, Tensor):
         return value.detach().cpu()
     try:
         array = np.asarray(value)
         return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), copy=True))
     except (TypeError, ValueError) as error:
-        raise InputError(f"{what} cannot be read as numbers ({error}): give a tensor or an array") from None
+        raise InputError(
+            f"{what} cannot be read as numbers ({error}): give a tensor or an array", code="not-numbers", what=what
+        ) from None
 
 
 def _checked(x: Tensor, y: Tensor, names: Sequence[str] | None, name: str) -> Samples:
-    """The samples, if every row of them can be used."""
+    """Return the samples if every row can be used."""
+    shapes = f"{name}: x has shape {tuple(x.shape)} and y {tuple(y.shape)}"
     if x.ndim < 1 or y.ndim != 1 or len(x) != len(y):
-        raise InputError(
-            f"{name}: x has shape {tuple(x.shape)} and y {tuple(y.shape)}: give (n, ...) and (n,) with the same n"
-        )
+        raise InputError(f"{shapes}: give (n, ...) and (n,) with the same n", code="sample-shapes")
     if len(y) == 0:
-        raise InputError(f"{name} is empty: give at least one sample")
+        raise InputError(f"{name} is empty: give at least one sample", code="no-samples")
     if x[0].numel() == 0:
-        raise InputError(f"{name}: x has shape {tuple(x.shape)}: a sample needs at least one feature")
+        raise InputError(f"{shapes}: a sample needs at least one feature", code="no-features")
     if x.dtype in (torch.float16, torch.bfloat16):
         x = x.float()
     if x.dtype != torch.uint8 and x.dtype not in FLOATS:
-        raise InputError(f"{name}: x is {x.dtype}: give uint8 from 0 to 255, or floats")
+        raise InputError(f"{name}: x is {x.dtype}: give uint8 from 0 to 255, or floats", code="sample-type")
     if x.dtype != torch.uint8:
-        _every(x.isfinite().reshape(len(x), -1), x.reshape(len(x), -1), f"{name}: x", "values must be finite")
+        rows = x.reshape(len(x), -1)
+        _check_rows(rows.isfinite(), rows, f"{name}: x", "values must be finite", "samples-not-finite")
     if y.is_complex():
-        raise InputError(f"{name}: y is {y.dtype}: give whole numbers")
+        raise InputError(f"{name}: y is {y.dtype}: give integers", code="label-type")
     if not y.is_floating_point():
         y = y.to(torch.int64)
     whole = y.isfinite() & (y == y.trunc()) & (y >= 0) if y.is_floating_point() else y >= 0
-    _every(whole, y, f"{name}: label", "labels are whole numbers from 0 on")
+    _check_rows(whole, y, f"{name}: label", "labels are integers from 0 on", "label-range")
     y = y.to(torch.int64)
     if names is None:
         names = [str(label) for label in range(int(y.max()) + 1)]
-    _every(y < len(names), y, f"{name}: label", f"there are {len(names)} classes, 0 to {len(names) - 1}")
+    rule = f"there are {len(names)} classes, 0 to {len(names) - 1}"
+    _check_rows(y < len(names), y, f"{name}: label", rule, "label-range")
     return Samples(x.contiguous(), y.contiguous(), tuple(map(str, names)), name)
 
 
-def _every(good: Tensor, values: Tensor, what: str, rule: str) -> None:
-    """Name the first row, and its value, where `good` does not hold."""
-    if good.all():
-        return
-    first = tuple((~good).nonzero()[0].tolist())
-    raise InputError(f"{what} of row {first[0]} is {values[first].item()}: {rule}")
+def _check_rows(good: Tensor, values: Tensor, what: str, rule: str, code: str) -> None:
+    """Raise InputError for the first row where `good` is false, with its value."""
+    if not good.all():
+        first = tuple((~good).nonzero()[0].tolist())
+        raise InputError(f"{what} of row {first[0]} is {values[first].item()}: {rule}", code=code, row=first[0])

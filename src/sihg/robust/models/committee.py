@@ -1,16 +1,24 @@
-"""Several networks as one, which learn apart and judge together."""
+"""Several networks as one: trained apart, evaluated together."""
 
 import torch
 from torch import Tensor, nn
 
 
 class Committee(nn.Module):
-    """The mean of its members' logits; while training, each row of a batch is shown to one member only.
+    """Return the mean of the members' logits; in training mode, each row of a batch is seen by one member only.
 
-    So members that start apart stay apart, and an epoch costs what it costs one of them. A batch is cut into as many
-    stretches as there are members, and the samples being shuffled, every member sees all of them in time. An ascent in
-    training mode (`statistics = "batch"`) makes the perturbation of a row for the member that learns from it, one in
-    evaluation mode (DAT, TRADES, `statistics = "running"`) for all of them together.
+    So members that start apart stay apart, and an epoch costs as much as one member alone. A batch is cut into one
+    part per member; since samples are shuffled, every member sees all of them in time. An ascent in training mode
+    (`statistics = "batch"`) attacks the member that learns from the row. One in evaluation mode (DAT, TRADES,
+    `statistics = "running"`) attacks the mean.
+
+    Args:
+        *members: Networks with the same inputs and outputs.
+
+    Example:
+        >>> pair = Committee(nn.Linear(2, 3), nn.Linear(2, 3)).eval()
+        >>> pair(torch.zeros(4, 2)).shape
+        torch.Size([4, 3])
     """
 
     def __init__(self, *members: nn.Module) -> None:
@@ -18,7 +26,7 @@ class Committee(nn.Module):
         self.members = nn.ModuleList(members)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The logits."""
+        """Compute the logits."""
         if self.training:
             parts = x.tensor_split(len(self.members))
             return torch.cat([member(part) for member, part in zip(self.members, parts, strict=True)])

@@ -10,17 +10,17 @@ from sihg.robust.models.small_cnn import kaiming_
 
 
 def preact_resnet8(shape: tuple[int, int, int], classes: int, width: float = 1.0) -> nn.Module:
-    """One block at each of 16, 32 and 64 channels."""
+    """Build one block at each of 16, 32 and 64 channels."""
     return _resnet(shape[0], classes, blocks=(1, 1, 1), channels=(16, 32, 64), width=width)
 
 
 def preact_resnet18(shape: tuple[int, int, int], classes: int, width: float = 1.0) -> nn.Module:
-    """Two blocks at each of 64, 128, 256 and 512 channels."""
+    """Build two blocks at each of 64, 128, 256 and 512 channels."""
     return _resnet(shape[0], classes, blocks=(2, 2, 2, 2), channels=(64, 128, 256, 512), width=width)
 
 
 class PreActBlock(nn.Module):
-    """conv(relu(bn(conv(relu(bn(x)))))) + shortcut; where the shape changes, the shortcut starts at relu(bn(x))."""
+    """Add conv(relu(bn(conv(relu(bn(x)))))) to x; where the shape changes, to a convolution of relu(bn(x))."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()

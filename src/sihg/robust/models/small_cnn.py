@@ -10,15 +10,15 @@ from sihg.robust.models.threshold import Threshold
 
 
 class FlattenPixels(nn.Module):
-    """All channels of a pixel, then the next pixel: with channels last in memory nothing moves, nor in the gradient."""
+    """Flatten by pixel, all channels of a pixel together: with channels last in memory nothing is copied."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """One row a sample."""
+        """Return one row per sample."""
         return x.permute(0, 2, 3, 1).flatten(1)
 
 
 def small_cnn(shape: tuple[int, int, int], classes: int, width: float = 1.0, *before: nn.Module) -> nn.Module:
-    """Convolutions of 16, 32 and 64 channels and stride 2 (the first 1 up to 16 pixels), then a linear layer."""
+    """Build convolutions of 16, 32, 64 channels with stride 2 (up to 16 pixels the first has 1), and a linear layer."""
     depth, *sides = shape
     strides = (1, 2, 2) if min(sides) <= 16 else (2, 2, 2)
     channels = [depth, *(max(1, round(c * width)) for c in (16, 32, 64))]
@@ -32,18 +32,18 @@ def small_cnn(shape: tuple[int, int, int], classes: int, width: float = 1.0, *be
 
 
 def threshold_cnn(shape: tuple[int, int, int], classes: int, width: float = 1.0) -> nn.Module:
-    """The small CNN behind a threshold of its pixels, from 0.4 to 0.6."""
+    """Build the small CNN behind a threshold of its pixels, from 0.4 to 0.6."""
     return small_cnn(shape, classes, width, Threshold())
 
 
 def threshold_pair(shape: tuple[int, int, int], classes: int, width: float = 1.0) -> nn.Module:
-    """A committee of two small CNNs behind one threshold of the pixels."""
+    """Build a committee of two small CNNs behind one threshold of the pixels."""
     pair = Committee(small_cnn(shape, classes, width), small_cnn(shape, classes, width))
     return nn.Sequential(OrderedDict(stem=Threshold(), body=pair))
 
 
 def kaiming_(model: nn.Module) -> nn.Module:
-    """Kaiming-normal weights and zero biases; with torch's own start, training at eps 0.4 stays at one prediction."""
+    """Set Kaiming-normal weights and zero biases; from torch's defaults, training at eps 0.4 predicts one class."""
     for layer in model.modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):
             nn.init.kaiming_normal_(layer.weight, mode="fan_in", nonlinearity="relu")

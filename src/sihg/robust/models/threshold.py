@@ -1,4 +1,4 @@
-"""A pixel threshold as a layer: what an attacker may do to a black or a white pixel hardly passes."""
+"""A pixel threshold as a layer, which lets hardly any change of a black or a white pixel pass."""
 
 import math
 
@@ -8,22 +8,38 @@ from torch.nn.functional import hardtanh
 
 from sihg.errors import InputError
 
-LEAK = 1e-3  # of the slope, left where the threshold is flat
+LEAK = 1e-3  # share of the slope that remains where the threshold is flat
 
 
 class Threshold(nn.Module):
-    """About 0 up to `low`, about 1 from `high` on, straight between; the first layer: nn.Sequential(Threshold(), conv).
+    """Map pixels to about 0 up to `low`, to about 1 from `high` on, and linearly between; the first layer of a model.
 
-    With 0.4 and 0.6 a perturbation of up to 0.4 turns no 0 into a 1: only grey pixels are the attacker's. A flat
-    threshold would blind attacks by gradients, not stop them; so a thousandth of the slope remains outside. Each output
-    depends on one pixel and rises with it: the gradient in a pixel has the sign of the gradient in its output, which is
-    all that steps in a linf ball use. In an l2 ball, where sizes count, the flat parts do mask.
+    With 0.4 and 0.6 a perturbation of at most 0.4 turns no 0 into a 1: an attacker can change grey pixels only. A flat
+    threshold would hide the gradient from attacks instead of stopping them. So a thousandth of the slope remains
+    outside. Each output depends on one pixel and rises with it, so both gradients have the same sign. Steps in a linf
+    ball use nothing else. In an l2 ball, where sizes count, the flat parts do mask gradients.
+
+    Args:
+        low: Where the ramp begins.
+        high: Where it ends, > low.
+
+    Raises:
+        InputError: Unless low < high, both finite ("threshold-range").
+
+    Example:
+        >>> [round(value, 3) for value in Threshold()(torch.tensor([0.1, 0.5, 0.9])).tolist()]
+        [-0.002, 0.5, 1.002]
     """
 
     def __init__(self, low: float = 0.4, high: float = 0.6) -> None:
         super().__init__()
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise InputError(f"a threshold rises from low to high, got {low} and {high}: give low < high, both finite")
+            raise InputError(
+                f"a threshold needs low < high, both finite, got {low} and {high}: such as 0.4 and 0.6",
+                code="threshold-range",
+                low=low,
+                high=high,
+            )
         self.low, self.high = low, high
 
     def forward(self, x: Tensor) -> Tensor:
@@ -33,25 +49,31 @@ class Threshold(nn.Module):
         return hardtanh(z, 0.0, 1.0).lerp(z, LEAK)
 
     def passed(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-        """The part of an interval, entry by entry, on which the ramp rises: at its ends the threshold is about what it
-        is at theirs. Of an interval beside the ramp that is the end next to it.
+        """Return the part of each interval on which the ramp rises; for an interval outside, its end next to the ramp.
+
+        At its two ends the threshold has about the values that it has at those of the interval.
         """
         return torch.minimum(low.clamp(min=self.low), high), torch.maximum(high.clamp(max=self.high), low)
 
     def extra_repr(self) -> str:
-        """The two ends, where the layer is printed."""
+        """Show both ends where the layer is printed."""
         return f"{self.low}, {self.high}"
 
 
 def threshold_of(model: nn.Module) -> Threshold:
-    """The threshold of a model; of several, which must be alike, the first."""
+    """Return the first threshold of a model; raise InputError if there is none, or if two differ."""
     found = [module for module in model.modules() if isinstance(module, Threshold)]
     if not found:
         raise InputError(
             f"this {type(model).__name__} has no Threshold: take threshold-cnn or threshold-pair, or put one first in "
-            "your own, nn.Sequential(Threshold(), ...)"
+            "your own model, nn.Sequential(Threshold(), ...)",
+            code="no-threshold",
         )
-    ends = sorted({(one.low, one.high) for one in found})
+    ends = sorted({(threshold.low, threshold.high) for threshold in found})
     if len(ends) > 1:
-        raise InputError(f"this {type(model).__name__} has thresholds with the ends {ends}: give all the same")
+        raise InputError(
+            f"this {type(model).__name__} has thresholds with the ends {ends}: give all the same",
+            code="thresholds-differ",
+            ends=ends,
+        )
     return found[0]

@@ -1,0 +1,130 @@
+"""Models by name, ours and a user's own. Torch is loaded when a model is built."""
+
+import math
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
+
+from sihg.errors import InputError, UnknownNameError
+from sihg.user_code import FORMS, call_user_code, load_callable
+
+if TYPE_CHECKING:
+    from torch import nn
+
+MODELS = {  # name: the module here, and its function (image shape, classes, width) -> model
+    "small-cnn": ("small_cnn", "small_cnn"),
+    "threshold-cnn": ("small_cnn", "threshold_cnn"),
+    "threshold-pair": ("small_cnn", "threshold_pair"),
+    "preact-resnet8": ("preact_resnet", "preact_resnet8"),
+    "preact-resnet18": ("preact_resnet", "preact_resnet18"),
+}
+MODEL_FORMS = (*MODELS, *FORMS)  # what `build` takes
+
+
+def build(name: str, shape: tuple[int, ...], classes: int, *, width: float = 1.0, seed: int = 0) -> "nn.Module":
+    """Build a model for samples of `shape`. Its weights depend on `seed` alone, not on the global generator.
+
+    Args:
+        name: One of `MODELS`, or a model of your own, `path.py:name` or `package.module:name`: a function or a class
+            that is called as name(shape=shape, classes=classes) and returns a torch.nn.Module.
+        shape: The shape of one sample, such as (1, 28, 28).
+        classes: The number of outputs.
+        width: Multiplies the channels of our models.
+        seed: Decides the initial weights.
+
+    Returns:
+        The model, in training mode.
+
+    Raises:
+        InputError: If the model cannot be built for such samples.
+
+    Example:
+        >>> model = build("small-cnn", (1, 8, 8), 10)
+        >>> sum(parameter.numel() for parameter in model.parameters())
+        25866
+    """
+    import torch
+
+    from sihg.core.draw import generator
+
+    if classes < 2:
+        raise InputError(
+            f"a model needs at least 2 classes, got {classes}: look at the labels of the data set",
+            code="too-few-classes",
+            classes=classes,
+        )
+    if name not in MODELS and ":" not in name:
+        raise UnknownNameError("model", name, list(MODEL_FORMS))
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(generator(seed, "model").initial_seed())  # the CPU's only
+        if name not in MODELS:
+            return _build_users_model(name, shape, classes, width)
+        module, function = MODELS[name]
+        make: Callable[..., nn.Module] = getattr(import_module(f"sihg.robust.models.{module}"), function)
+        model = make(_check_image(name, shape), classes, _check_width(width))
+        # faster on a CPU, see benchmarks/channels_last.py
+        return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def split_stem(model: "nn.Module") -> tuple["nn.Module", "nn.Module"]:
+    """Return the modules .stem and .body of a model, which YOPO needs.
+
+    Raises:
+        InputError: If one of them is missing ("no-stem").
+
+    Example:
+        >>> stem, body = split_stem(build("small-cnn", (1, 8, 8), 10))
+        >>> len(stem), len(body)
+        (2, 6)
+    """
+    from torch import nn
+
+    parts = {name: getattr(model, name, None) for name in ("stem", "body")}
+    missing = [name for name, part in parts.items() if not isinstance(part, nn.Module)]
+    if missing:
+        raise InputError(
+            f"YOPO needs a model with modules .stem (the first layer) and .body, where forward(x) = body(stem(x)), but "
+            f"{type(model).__name__} has no {' and '.join(missing)}: write it as "
+            "nn.Sequential(OrderedDict(stem=..., body=...))",
+            code="no-stem",
+            missing=missing,
+        )
+    return cast("nn.Module", parts["stem"]), cast("nn.Module", parts["body"])
+
+
+def _build_users_model(name: str, shape: tuple[int, ...], classes: int, width: float) -> "nn.Module":
+    from torch import nn
+
+    if width != 1:
+        raise InputError(
+            f"width = {width} is only for the models of sihg, but {name!r} is your own: set its width there",
+            code="width-of-user-model",
+            width=width,
+        )
+    model = call_user_code("model", name, load_callable("model", name), shape=shape, classes=classes)
+    if not isinstance(model, nn.Module):
+        raise InputError(
+            f"model {name!r} returns a {type(model).__name__}: it must return a torch.nn.Module",
+            code="not-a-module",
+            name=name,
+        )
+    return model
+
+
+def _check_image(name: str, shape: tuple[int, ...]) -> tuple[int, int, int]:
+    if len(shape) != 3 or shape[0] < 1 or min(shape[1:]) < 4:
+        raise InputError(
+            f"{name} needs images of shape (channels, height, width) of at least 4 x 4 pixels, got shape {shape}: "
+            f"reshape the samples, or name a model of your own, {FORMS[1]}",
+            code="image-shape",
+            shape=shape,
+        )
+    return shape[0], shape[1], shape[2]
+
+
+def _check_width(width: float) -> float:
+    if not (math.isfinite(width) and width > 0):
+        raise InputError(
+            f"width must be finite and > 0, got {width}: 2 doubles the channels", code="width-range", width=width
+        )
+    return width
