@@ -301,7 +301,7 @@ def test_memory_files_fall_back_as_far_as_they_reach(tmp_path: Path) -> None:
 
 
 def test_settings_that_a_checkpoint_does_not_know_yet_have_their_defaults() -> None:
-    now = trainer_module._flat(settings())
+    now = settings().deciding()
     older = {key: value for key, value in now.items() if key not in ("clip", "validate_on", "method.fresh")}
     assert len(older) == len(now) - 3
     assert trainer(settings())._with_defaults(older) == now

@@ -1,6 +1,5 @@
 """Training: epochs, evaluations, checkpoints; the same run again after any interruption."""
 
-import json
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -29,10 +28,10 @@ from sihg.robust.memory import PerturbationMemory
 from sihg.robust.methods import MSIHG, YOPO, FreeAT, build_method
 from sihg.robust.models import split_stem
 from sihg.robust.threat import Ball
-from sihg.robust.training.config import SECTIONS, Settings
+from sihg.robust.training.config import Choice, Settings
 from sihg.robust.training.monitor import Watch, long_ramp, short_average
 from sihg.robust.training.optimizer import CALMER, TrainingOptimizer, build_optimizer
-from sihg.robust.training.schedules import build as build_schedule
+from sihg.robust.training.schedules import build_schedule
 from sihg.robust.training.state import Progress, Tally
 from sihg.robust.training.weights import load_weights
 from sihg.store.checkpoint import Checkpoint, newest_checkpoint, write_checkpoint
@@ -47,7 +46,6 @@ COLUMNS = (
 BINS = 10  # of |delta| / eps, in the memory's table
 MEMORY_COLUMNS = ("epoch", "moved", "saturated", *(f"to_{k / BINS:g}" for k in range(1, BINS + 1)))
 NAMED = ("optimizer.", "schedule.")  # whose settings depend on their names
-FREE = ("data", "device", "checkpoint_minutes")  # settings that a resumed run may change; its data is known by its sum
 
 
 @dataclass(frozen=True)
@@ -110,10 +108,10 @@ class Trainer:
 
     def _new_optimizer(self) -> TrainingOptimizer:
         settings = self.settings
-        inner = build_optimizer(self.model, settings.optimizer, settings.theta)
+        inner = build_optimizer(self.model, settings.optimizer.name, settings.optimizer.options, settings.theta)
         lr = float(inner.param_groups[0]["lr"])
-        options = {key: value for key, value in settings.schedule.items() if key != "name"}
-        schedule = build_schedule(settings.schedule["name"], lr, settings.epochs, **options)
+        options: dict[str, Any] = dict(settings.schedule.options)
+        schedule = build_schedule(settings.schedule.name, lr, settings.epochs, **options)
         return TrainingOptimizer(self.model, inner, schedule, clip=settings.clip, ema=settings.ema)
 
     def _new_memory(self) -> PerturbationMemory:
@@ -125,7 +123,7 @@ class Trainer:
         return PerturbationMemory(len(self.train), self.train.shape, settings.eps, dtype=dtype, folder=files)
 
     def _new_method(self) -> Any:
-        settings, name = self.settings, self.settings.method["name"]
+        settings, name = self.settings, self.settings.method.name
         method = build_method(name, **settings.method_arguments())
         if settings.accumulate > 1 and isinstance(method, FreeAT):
             raise InputError(
@@ -241,7 +239,7 @@ class Trainer:
         if last and self.optimizer.average is not None:
             warnings += short_average(settings.ema, int(self.optimizer.average.n_averaged))
         if last:
-            warnings += long_ramp(float(settings.method.get("ramp", 0)), settings.epochs, settings.eps)
+            warnings += long_ramp(getattr(settings.method_settings, "ramp", 0.0), settings.epochs, settings.eps)
         self._record(row, warnings)
         here.epoch, here.number, here.tally = here.epoch + 1, 0, Tally()
         if row["robust"] is not None and (here.best is None or _merit(row) > _merit(here.best)):
@@ -335,7 +333,7 @@ class Trainer:
             "optimizer": state,
             "sizes": {name: file.size() for name, file in self.files.items()},
             "data": self._about_data(),
-            "settings": _flat(self.settings),
+            "settings": self.settings.deciding(),
         }
         step = here.epoch * self.steps + here.number
         write_checkpoint(self.folder.checkpoints, f"last-{step:08d}", tensors, about)
@@ -375,7 +373,7 @@ class Trainer:
     def _restore(self, checkpoint: Checkpoint) -> None:
         state, tensors = checkpoint.state, checkpoint.tensors
         saved = dict(state["progress"])
-        if wrong := _differing(self._with_defaults(state.get("settings", {})), _flat(self.settings)):
+        if wrong := _differing(self._with_defaults(state.get("settings", {})), self.settings.deciding()):
             raise InputError(f"{checkpoint.path} is of a run with {wrong}: give the same settings, or start a new run")
         data = self._about_data()
         if wrong := _differing({**data, **{key: state["data"][key] for key in data if key in state["data"]}}, data):
@@ -396,16 +394,8 @@ class Trainer:
 
     def _with_defaults(self, saved: dict[str, Any]) -> dict[str, Any]:
         """The settings of a checkpoint; those that there were not yet when it was written have their defaults."""
-        usual = _flat(Settings(method={"name": self.settings.method["name"]}))
+        usual = Settings(method=Choice(self.settings.method.name)).deciding()
         return saved and {key: value for key, value in usual.items() if not key.startswith(NAMED)} | saved
-
-
-def _flat(settings: Settings) -> dict[str, Any]:
-    """All settings that decide what a run computes, by their dotted names, as JSON has them."""
-    given = {key: value for key, value in settings.complete().as_dict().items() if key not in FREE}
-    parts = {f"{name}.{key}": value for name in SECTIONS for key, value in given.pop(name).items()}
-    flat: dict[str, Any] = json.loads(json.dumps({**given, **parts}))
-    return flat
 
 
 def _differing(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
