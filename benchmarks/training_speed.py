@@ -25,6 +25,7 @@ from sihg.core.draw import generator
 from sihg.robust.data.samples import Samples
 from sihg.robust.models import build
 from sihg.robust.training.config import Settings
+from sihg.robust.training.preflight import preflight
 from sihg.robust.training.trainer import Trainer
 
 art_classification: Any = import_module("art.estimators.classification")  # has no types
@@ -96,7 +97,7 @@ def ours(model: nn.Module, samples: Samples) -> Callable[[], object]:
     settings = Settings().with_values(
         {"eps": EPS, "epochs": 1, "batch_size": BATCH, "method": "pgd", "method.steps": T, "optimizer.lr": LR}
     )
-    return lambda: Trainer(model, samples, settings).run()
+    return lambda: Trainer(preflight(model, samples, settings)).run()
 
 
 def bare(model: nn.Module, samples: Samples) -> Callable[[], object]:

@@ -19,6 +19,8 @@ from sihg.cli.main import main
 from sihg.cli.running import Telling
 from sihg.experiments.launcher import Event, Job, JobEnded, JobStarted, Launcher
 from sihg.robust.methods import METHODS
+from sihg.robust.training.events import Event as TrainingEvent
+from sihg.robust.training.events import StepDone
 from sihg.store.lock import locked
 from tests.robust.small import records
 
@@ -160,9 +162,9 @@ def test_what_was_cut_short_goes_on(
         shutil.rmtree(done / name)
     say, steps = Telling.__call__, iter(range(1000))
 
-    def interrupting(self: Telling, event: str, about: dict[str, Any]) -> None:
-        say(self, event, about)
-        if event == "step" and next(steps) == 2:
+    def interrupting(self: Telling, event: TrainingEvent) -> None:
+        say(self, event)
+        if isinstance(event, StepDone) and next(steps) == 2:
             signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(Telling, "__call__", interrupting)
@@ -304,7 +306,7 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     "--samples must be at least 1, got 0": ("digits", "--samples", "0"),
     "cannot take 398 of the 397 samples": ("digits", "--samples", "398"),
     "unknown setting 'epoch': did you mean 'epochs'?": ("digits", "--epoch", "3"),
-    "epochs must be an integer >= 1, got 0": ("digits", "--epochs", "0"),
+    "epochs must be at least 1, got 0": ("digits", "--epochs", "0"),
     "has no setting 'tau', which belongs to msi-hg": ("digits", "--methods", "pgd,dat", "--tau", "0.1"),
     "--seed is said by --trials here": ("digits", "--seed", "3"),
     "--method is said by --methods here": ("digits", "--method", "pgd"),

@@ -10,7 +10,9 @@ import pytest
 from sihg.errors import InputError
 from sihg.experiments import cost
 from sihg.experiments.cost import FEW, ROWS, costs
+from sihg.robust.training.events import Event
 from sihg.robust.training.fit import prepare
+from sihg.robust.training.trainer import Trainer
 from tests.robust.small import settings
 
 N = 397  # test samples of digits
@@ -48,7 +50,7 @@ def test_fewer_test_samples_and_a_cascade() -> None:
 def test_the_order_of_the_real_time() -> None:
     chosen = settings(method="pgd", steps=10, samples=600, epochs=3)
     seconds = costs(chosen, ("natural",), 10, None)["training"]
-    trainer = prepare(chosen, tell=lambda _event, _about: None)
+    trainer = Trainer(prepare(chosen))
     trainer.run()
     assert 1 / 8 < seconds / trainer.progress.seconds < 8
 
@@ -59,7 +61,10 @@ def test_the_order_of_the_real_time() -> None:
         (lambda: costs(settings(), ("pdg-20",), None, None), "unknown attack 'pdg-20'"),
         (lambda: costs(settings(), ("natural",), 398, None), "cannot take 398 of the 397 samples"),
         (lambda: costs(settings(data="mnist"), ("natural",), None, Path("nowhere")), "mnist"),
-        (lambda: costs(settings(validation=1000), ("natural",), None, None), "validation holds out 1000 of 1400"),
+        (
+            lambda: costs(settings(validation=1000), ("natural",), None, None),
+            "at most half of the 1400",
+        ),
     ],
 )
 def test_mistakes_show_before_anything_is_run(run: Callable[[], object], message: str) -> None:
@@ -67,8 +72,11 @@ def test_mistakes_show_before_anything_is_run(run: Callable[[], object], message
         run()
 
 
+def nothing() -> Iterator[Event]:
+    yield from ()
+
+
 def test_ctrl_c_while_measuring_is_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = prepare(settings(samples=100), tell=lambda _event, _about: None)
-    monkeypatch.setattr(trainer, "run", lambda: SimpleNamespace(finished=False))
+    monkeypatch.setattr(Trainer, "events", lambda _trainer: nothing())  # asked to stop at once
     with pytest.raises(KeyboardInterrupt):
-        cost._step(trainer)
+        cost._step(prepare(settings(samples=100)))

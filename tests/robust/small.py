@@ -1,18 +1,19 @@
 """Small runs on digits: quick to train, and to compare bit by bit."""
 
 import json
-from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
 from sihg.robust import data, models
 from sihg.robust.data.samples import Samples
+from sihg.robust.memory import PerturbationMemory
 from sihg.robust.training.config import Settings
 from sihg.robust.training.fit import new_folder, split_off
+from sihg.robust.training.preflight import preflight
 from sihg.robust.training.trainer import Trainer
 from sihg.store.run_folder import RunFolder
 from sihg.store.state_tree import flatten_state
@@ -34,7 +35,6 @@ def settings(**values: Any) -> Settings:
 def trainer(
     chosen: Settings,
     path: Path | None = None,
-    tell: Callable[[str, dict[str, Any]], object] = lambda _event, _about: None,
     *,
     again: bool = False,
     model: nn.Module | None = None,
@@ -44,7 +44,7 @@ def trainer(
     train, held = split_off(digits(), chosen)
     if model is None:
         model = models.build(chosen.model, train.shape, 10, width=chosen.width, seed=chosen.seed + again)
-    return Trainer(model, train, chosen, held_out=held, folder=folder, tell=tell)
+    return Trainer(preflight(model, train, chosen, held), folder)
 
 
 def fingerprint(run: Trainer) -> dict[str, Any]:
@@ -52,11 +52,11 @@ def fingerprint(run: Trainer) -> dict[str, Any]:
     state, optimizer = flatten_state(run.optimizer.inner.state_dict())
     tensors = {"weights": run.model.state_dict(), "optimizer": optimizer}
     tensors["average"] = {} if run.optimizer.average is None else run.optimizer.average.state_dict()
-    tensors["method"] = run.method.state() if hasattr(run.method, "state") else {}
     here = run.progress
-    tensors["memory"] = {} if run.memory is None else run.memory.state(here.epoch - (here.number == 0))
+    memory: PerturbationMemory | None = getattr(run.method, "memory", None)
+    tensors["method"] = run.method.state(here.epoch) if memory is None else memory.state(here.epoch)
     found = {f"{group}.{name}": as_bytes(t) for group, some in tensors.items() for name, t in some.items()}
-    found |= {"optimizer": state, "progress": without_seconds(asdict(here))}
+    found |= {"optimizer": state, "progress": without_seconds(msgspec.to_builtins(here))}
     return found | ({} if run.folder is None else records(run.folder.path))
 
 

@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,9 +12,11 @@ from sihg.robust.data import DataWarning
 from sihg.robust.data.samples import stratified_split
 from sihg.robust.evaluation.evaluate import planned
 from sihg.robust.threat import Ball
-from sihg.robust.training.config import Settings, read_preset
+from sihg.robust.training.config import Settings, preset
+from sihg.robust.training.events import Event, StepDone
 from sihg.robust.training.fit import new_folder, prepare
-from sihg.robust.training.trainer import Trained
+from sihg.robust.training.results import Trained
+from sihg.robust.training.trainer import Trainer
 from sihg.store.tables import read_table
 
 pytestmark = [pytest.mark.slow]
@@ -34,13 +35,13 @@ def trained_with_a_kill(settings: Settings, folder: Path, at: int) -> Trained:
     """Train, break off without warning after step `at`, and resume from what the folder has."""
     run = new_folder(folder, settings)
 
-    def stop(event: str, about: dict[str, Any]) -> None:
-        if event == "step" and about["step"] == at:
+    def stop(event: Event) -> None:
+        if isinstance(event, StepDone) and event.step == at:
             raise KilledError
 
     with pytest.raises(KilledError):
-        prepare(settings, data_dir=FOLDER, folder=run, tell=stop).run()
-    again = prepare(settings, data_dir=FOLDER, folder=run, tell=lambda *_: None)
+        Trainer(prepare(settings, data_dir=FOLDER), run).run(stop)
+    again = Trainer(prepare(settings, data_dir=FOLDER), run)
     assert again.resume() == []
     assert again.progress.epoch > 0
     return again.run()
@@ -64,7 +65,7 @@ def test_svhn_learns_in_a_few_hundred_steps(tmp_path: Path) -> None:
     With half the steps, or the ball at its size after two thirds of them, the prediction is still constant.
     """
     short = {"samples": 10_100, "validation": 100, "epochs": 6, "steps": 3, "ramp": 6}
-    settings = read_preset("svhn").with_values(short)
+    settings = preset("svhn").with_values(short)
     result = trained_with_a_kill(settings, tmp_path, at=250)
     assert result.finished
     assert losses(tmp_path)[-1] < losses(tmp_path)[0]
@@ -76,10 +77,10 @@ def test_svhn_learns_in_a_few_hundred_steps(tmp_path: Path) -> None:
 def test_cifar10_learns_at_an_eighth_of_the_width(tmp_path: Path) -> None:
     """200 steps of the preset's model, at a smaller ball at first."""
     short = {"width": 1 / 8, "samples": 5_100, "validation": 100, "epochs": 4, "steps": 5, "ramp": 4, "lr": 0.2}
-    settings = read_preset("cifar10").with_values(short)
+    settings = preset("cifar10").with_values(short)
     result = trained_with_a_kill(settings, tmp_path, at=80)
     assert result.finished
-    assert result.history[-1]["step"] == 200
+    assert result.history[-1].step == 200
     assert losses(tmp_path)[-1] < losses(tmp_path)[0]
     assert accuracy(result, settings, 500) > 0.15  # every class has 0.1
 
@@ -87,13 +88,11 @@ def test_cifar10_learns_at_an_eighth_of_the_width(tmp_path: Path) -> None:
 @needs("cifar10")
 @pytest.mark.filterwarnings("ignore::sihg.robust.data.DataWarning")
 def test_cifar10_takes_two_steps_at_full_width(tmp_path: Path) -> None:
-    settings = read_preset("cifar10").with_values(
-        {"samples": 200, "validation": 0, "epochs": 1, "schedule": "constant"}
-    )
-    trainer = prepare(settings, data_dir=FOLDER, folder=new_folder(tmp_path, settings), tell=lambda *_: None)
+    settings = preset("cifar10").with_values({"samples": 200, "validation": 0, "epochs": 1, "schedule": "constant"})
+    trainer = Trainer(prepare(settings, data_dir=FOLDER), new_folder(tmp_path, settings))
     before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
     result = trainer.run()
-    assert result.history[-1]["step"] == 2
+    assert result.history[-1].step == 2
     assert torch.isfinite(torch.tensor(losses(tmp_path))).all()
     assert any(not torch.equal(before[name], value) for name, value in trainer.model.state_dict().items())
 

@@ -28,8 +28,9 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Find where the run is, and train on."""
-    from sihg.robust.training.config import read_run_settings
+    from sihg.robust.training.config import run_settings
     from sihg.robust.training.fit import prepare
+    from sihg.robust.training.trainer import Trainer
     from sihg.store.lock import locked
     from sihg.store.run_folder import RunFolder
 
@@ -37,10 +38,10 @@ def run(args: argparse.Namespace) -> int:
         why = ", and the schedule depends on it" if name in ("epochs", "schedule", "lr") else ""
         raise InputError(f"a run keeps its settings{why}, --{name} is given: leave it out, or start a new run")
     folder = RunFolder.open(args.folder)
-    settings = read_run_settings(folder.config)
+    settings = run_settings(folder.config)
     count = _threads(folder, args.threads)
     with showing_warnings(), threads(count), Telling() as tell, locked(folder.path), last_good(folder):
-        trainer = prepare(settings, data_dir=args.data_dir or folder.data_folder(), folder=folder, tell=tell)
+        trainer = Trainer(prepare(settings, data_dir=args.data_dir or folder.data_folder()), folder)
         for text in trainer.resume():
             print(f"skipped damaged checkpoint {text}", file=sys.stderr)
         here = trainer.progress
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
             print(f"{folder.path} is already finished", file=sys.stderr)
         else:
             print(f"going on at epoch {here.epoch + 1}, batch {here.number + 1}", file=sys.stderr)
-        trained = trainer.run()
+        trained = trainer.run(tell)
     return show(trained, folder, settings, as_json=args.json)
 
 

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 from sihg.cli.parse_numbers import whole
 from sihg.cli.terminal_table import drawn
 from sihg.errors import InputError
+from sihg.robust.training.events import EpochDone, Event, StepDone, WarningRaised
+from sihg.store.schema import MetricsRow
 
 if TYPE_CHECKING:
     from sihg.robust.training.config import Settings
-    from sihg.robust.training.trainer import Trained
+    from sihg.robust.training.results import Trained
     from sihg.store.run_folder import RunFolder
 
 Pairs = list[tuple[str, str | None]]  # settings as typed; None: a switch without a value
@@ -100,23 +102,24 @@ class Telling:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def __call__(self, event: str, about: dict[str, Any]) -> None:
-        """Say it."""
-        if event == "step":
+    def __call__(self, event: Event) -> None:
+        """Print an event."""
+        if isinstance(event, StepDone):
             if self._bar is None:
                 from sihg.cli.progress import Bar
 
-                self._bar = self._stack.enter_context(Bar("training", about["steps"], "steps"))
-            self._bar.update(about["step"], f"loss {about['row']['loss']:.3f}")
-        elif event == "epoch":
-            print(_epoch_line(about), file=sys.stderr, flush=True)
-        elif event == "warning":
-            print(f"warning: {about['text']}", file=sys.stderr, flush=True)
+                self._bar = self._stack.enter_context(Bar("training", event.steps, "steps"))
+            self._bar.update(event.step, f"loss {event.row.loss:.3f}")
+        elif isinstance(event, EpochDone):
+            print(_epoch_line(event.row), file=sys.stderr, flush=True)
+        elif isinstance(event, WarningRaised):
+            print(f"warning: {event.text}", file=sys.stderr, flush=True)
 
 
-def _epoch_line(row: dict[str, Any]) -> str:
-    held = "" if row["robust"] is None else f", held out {_percent(row['natural'])} / {_percent(row['robust'])} robust"
-    return f"epoch {row['epoch']}: loss {row['loss']:.3f}{held}, {row['seconds']:.1f} s, {row['passes']:.1f} passes"
+def _epoch_line(row: MetricsRow) -> str:
+    both = None if row.robust is None or row.natural is None else (row.natural, row.robust)
+    held = "" if both is None else f", held out {_percent(both[0])} / {_percent(both[1])} robust"
+    return f"epoch {row.epoch}: loss {row.loss:.3f}{held}, {row.seconds:.1f} s, {row.passes:.1f} passes"
 
 
 def show(trained: "Trained", folder: "RunFolder", settings: "Settings", *, as_json: bool) -> int:
@@ -125,20 +128,21 @@ def show(trained: "Trained", folder: "RunFolder", settings: "Settings", *, as_js
 
     rows = read_table(folder.metrics)
     last = {key: float(value) if value else None for key, value in rows[-1].items()} if rows else None
+    best = None if trained.best is None else trained.best.cells()
     run = shlex.quote(str(folder.path))
     if as_json:
-        about = {"run": str(folder.path), "data": settings.data, "method": settings.method.name}
+        about = {"run": str(folder.path), "data": settings.data, "method": settings.method["name"]}
         ended = {"finished": trained.finished, "stopped": trained.stopped, "warnings": trained.warnings}
-        print(json.dumps({**about, **ended, "last": last, "best": trained.best}, indent=1))
+        print(json.dumps({**about, **ended, "last": last, "best": best}, indent=1))
     elif last is not None:
-        print(_table(last, trained.best, settings, folder))
+        print(_table(last, best, settings, folder))
     print(f"next: sihg evaluate {run}" if trained.finished else f"to go on: sihg resume {run}", file=sys.stderr)
     return 0 if trained.finished else 130
 
 
 def _table(last: dict[str, Any], best: dict[str, Any] | None, settings: "Settings", folder: "RunFolder") -> str:
     row = [
-        *(settings.method.name, f"{last['epoch']:.0f}", _both(last)),
+        *(settings.method["name"], f"{last['epoch']:.0f}", _both(last)),
         *("-" if best is None else f"{_both(best)} (epoch {best['epoch']})",),
         *(f"{last['passes']:.1f}", f"{last['seconds']:.1f}"),
     ]

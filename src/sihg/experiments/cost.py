@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +20,9 @@ from sihg.robust.data.samples import Samples, stratified_subset
 from sihg.robust.evaluation.evaluate import check_plans, planned
 from sihg.robust.threat import Ball
 from sihg.robust.training.config import Settings
+from sihg.robust.training.events import EpochDone, StepDone
 from sihg.robust.training.fit import prepare
+from sihg.robust.training.preflight import PreparedTraining
 from sihg.robust.training.trainer import Trainer
 from sihg.robust.training.weights import load
 
@@ -40,62 +42,58 @@ def costs(settings: Settings, attacks: Sequence[str], samples: int | None, data_
 
     What is wrong with the settings, the data or the attacks shows here.
     """
-    trainer = prepare(replace(settings, memory_files=False), data_dir=data_dir, tell=lambda _event, _about: None)
-    check_plans(trainer.model, trainer.train, planned(attacks, trainer.ball, source=load))
+    prepared = prepare(replace(settings, memory_files=False), data_dir=data_dir)
+    check_plans(prepared.model, prepared.train, planned(attacks, prepared.ball, source=load))
     test = stratified_subset(sources.load(settings.data, data_dir)[1], samples, 0)
-    training = settings.epochs * trainer.steps * _step(trainer)
-    if trainer.held_out is not None:
+    training = settings.epochs * prepared.steps * _step(prepared)
+    if prepared.held_out is not None:
         looks = math.ceil(settings.epochs / settings.evaluate_every)
-        watched = _attacked(trainer, ("natural", settings.evaluate_with), len(trainer.held_out), trainer.held_out)
+        watched = _attacked(prepared, ("natural", settings.evaluate_with), len(prepared.held_out), prepared.held_out)
         training += looks * sum(watched.values())
-    return {"training": training, **_attacked(trainer, attacks, len(test), test)}
+    return {"training": training, **_attacked(prepared, attacks, len(test), test)}
 
 
-def _step(trainer: Trainer) -> float:
-    """The seconds of one step."""
+def _step(prepared: PreparedTraining) -> float:
+    """Measure the seconds of one step."""
     times = [time.perf_counter()]
-
-    class Enough(Exception):  # noqa: N818
-        pass
-
-    def hear(event: str, _about: dict[str, Any]) -> None:
-        if event == "step":
-            times.append(time.perf_counter())
-            if len(times) > STEPS + 1 or times[-1] - times[0] > ENOUGH:
-                raise Enough
-        elif event == "epoch":
-            times[-1] = time.perf_counter()  # an evaluation is no step
-
-    trainer.tell = hear
-    with suppress(Enough):
-        if not trainer.run().finished:
-            raise KeyboardInterrupt
+    trainer = Trainer(prepared)
+    with closing(trainer.events()) as events:
+        for event in events:
+            if isinstance(event, StepDone):
+                times.append(time.perf_counter())
+                if len(times) > STEPS + 1 or times[-1] - times[0] > ENOUGH:
+                    break
+            elif isinstance(event, EpochDone):
+                times[-1] = time.perf_counter()  # without the evaluation
+        else:
+            if trainer.progress.epoch < prepared.settings.epochs:
+                raise KeyboardInterrupt
     steps = [after - before for before, after in pairwise(times)]
     return median(steps[1:] or steps)
 
 
-def _attacked(trainer: Trainer, attacks: Sequence[str], n: int, samples: Samples) -> Costs:
+def _attacked(prepared: PreparedTraining, attacks: Sequence[str], n: int, samples: Samples) -> Costs:
     """The seconds of each attack on n samples that all hold, from some of them in a ball so small that they do."""
-    ball = trainer.ball
+    ball = prepared.ball
     tiny = Ball(NOTHING * ball.eps, ball.norm, ball.bounds)
     found: Costs = {}
     for name, plan in planned(attacks, tiny, source=load).items():
         for part, attack in plan.items():
             short, factor = _shortened(attack)
-            found[name if len(plan) == 1 else f"{name}: {part}"] = factor * n * _a_sample(trainer, short, samples)
+            found[name if len(plan) == 1 else f"{name}: {part}"] = factor * n * _a_sample(prepared, short, samples)
     return found
 
 
-def _a_sample(trainer: Trainer, attack: Attack, samples: Samples) -> float:
+def _a_sample(prepared: PreparedTraining, attack: Attack, samples: Samples) -> float:
     """The seconds of an attack on one of many samples: on more and more of them, until that takes long enough."""
     most = min(len(samples), rows_at_once(samples.shape))
     rows = min(ROWS, most)
     while True:
         some = samples.take(slice(rows))
         with torch.no_grad():
-            held = trainer.model.eval()(some.floats().to(trainer.device)).argmax(1).cpu()
+            held = prepared.model.eval()(some.floats().to(prepared.device)).argmax(1).cpu()
         begin = time.perf_counter()
-        run_attacks(trainer.model, replace(some, y=held), {"attack": {"attack": attack}})
+        run_attacks(prepared.model, replace(some, y=held), {"attack": {"attack": attack}})
         seconds = time.perf_counter() - begin
         if seconds > LONG or rows == most:
             return seconds / rows

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sihg.errors import InputError, NotFiniteError, UnknownNameError
+from sihg.parse import Number, parse_number
 from sihg.store.files import write_text
 
 Rows = NDArray[np.uint8]  # one row a sample: its values, padded to four bytes, then the tag
@@ -48,7 +50,7 @@ class PerturbationMemory:
         self,
         n: int,
         shape: tuple[int, ...],
-        eps: float,
+        eps: Number,
         *,
         dtype: str = "int8",
         folder: Path | None = None,
@@ -56,10 +58,10 @@ class PerturbationMemory:
     ) -> None:
         if n < 1 or min(shape, default=1) < 1:
             raise InputError(f"the memory needs samples and values, got n = {n} of shape {shape}: look at the data set")
+        eps = parse_number(eps, "eps")
         if not (math.isfinite(eps) and eps > 0):
             raise InputError(f"eps must be finite and > 0, got {eps}: it is the radius of the whole ball")
-        if dtype not in DTYPES:
-            raise UnknownNameError("dtype of the memory", dtype, list(DTYPES))
+        check_dtype(dtype)
         self.n, self.shape, self.eps, self.dtype, self.folder = n, tuple(shape), float(eps), dtype, folder
         self._kind: np.dtype[Any] = np.dtype(DTYPES[dtype]).newbyteorder("<")
         self._values = math.prod(shape)
@@ -130,7 +132,7 @@ class PerturbationMemory:
             "eps": torch.tensor(self.eps, dtype=torch.float64),
         }
 
-    def load_state(self, state: dict[str, Tensor]) -> None:
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Continue from what `state` gave; one that does not fit changes nothing."""
         values, tags = self._checked_state(state)
         rows, samples, slots = np.zeros((self.n, self._row_bytes), np.uint8), np.arange(self.n), tags[:, 0] % 2
@@ -148,6 +150,16 @@ class PerturbationMemory:
                 last = self._tags(self._gather(slot, where))[:, 1].astype(np.int64) - 1
                 if (last > epoch).any():
                     self._refuse_late(int(where[last > epoch][0]), int(last[last > epoch][0]), epoch)
+
+    def histogram(self, epoch: int, norm: str, bins: int) -> list[float]:
+        """Return the shares of stored entries (l2: of perturbations) by size / eps, in bins from 0 to 1."""
+        counts = torch.zeros(bins, dtype=torch.float64)
+        for rows in torch.arange(self.n).split(max(1, 2**22 // self._values)):
+            delta = self.read(rows, epoch)
+            sizes = delta.abs() if norm == "linf" else torch.linalg.vector_norm(delta.flatten(1), dim=1)
+            counts += torch.histc(sizes.div_(self.eps).clamp_(max=1), bins, 0, 1)
+        shares: list[float] = (counts / counts.sum()).tolist()
+        return shares
 
     def flush(self) -> None:
         """Bring what was written to the disk, where the memory lives in files."""
@@ -251,7 +263,7 @@ class PerturbationMemory:
     def _blocks(self) -> list[Index]:
         return [np.arange(first, min(first + BLOCK, self.n)) for first in range(0, self.n, BLOCK)]
 
-    def _checked_state(self, state: dict[str, Tensor]) -> tuple[NDArray[Any], Index]:
+    def _checked_state(self, state: Mapping[str, Tensor]) -> tuple[NDArray[Any], Index]:
         if missing := {"values", "tags", "eps"} - state.keys():
             raise InputError(f"the saved memory has no {', '.join(sorted(missing))}: load what `state` gave")
         values, tags, eps = state["values"].cpu().numpy(), state["tags"].cpu().numpy(), float(state["eps"])
@@ -304,6 +316,12 @@ class PerturbationMemory:
         self._maps = [_mapped(path, size, self._row_bytes) for path, size in files[0] + files[1]]
         plain = [np.asarray(chunk) for chunk in self._maps]
         return rows_a_chunk, [plain[: len(sizes)], plain[len(sizes) :]]
+
+
+def check_dtype(dtype: str) -> None:
+    """Raise UnknownNameError unless the memory has this number format."""
+    if dtype not in DTYPES:
+        raise UnknownNameError("dtype of the memory", dtype, list(DTYPES))
 
 
 def _check_epoch(epoch: int) -> None:

@@ -57,19 +57,19 @@ def test_a_state_continues_the_same_run() -> None:
     data = list(batches(samples(26), size=10))
     whole, model = FreeAT(eps=EPS, replays=2), net("plain")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    assert whole.state() == {}
+    assert whole.state(0) == {}
     for batch in data[:2]:
         whole.step(model, batch, optimizer)
-    state, other = whole.state(), net("plain")
+    state, other = whole.state(0), net("plain")
     other.load_state_dict(model.state_dict())
     whole.step(model, data[2], optimizer)
     resumed = FreeAT(eps=EPS, replays=2)
-    resumed.load_state(state)
+    resumed.load_state(state, 0)
     resumed.step(other, data[2], torch.optim.SGD(other.parameters(), lr=0.1))
     assert torch.equal(weights(model), weights(other))
     assert whole.delta is not None
     assert resumed.delta is not None
     assert torch.equal(whole.delta, resumed.delta)
     fresh = FreeAT(eps=EPS)
-    fresh.load_state({})
+    fresh.load_state({}, 0)
     assert fresh.delta is None

@@ -231,7 +231,7 @@ def test_corners_count_as_saturated_with_a_pixel_box_too(bounds: tuple[float, fl
 
 def test_an_int8_memory_is_too_coarse_for_l2() -> None:
     memory = PerturbationMemory(3, IMAGE, EPS)
-    with pytest.raises(InputError, match=r"an int8 memory.* is too coarse for l2.*: take fp16") as caught:
+    with refused("memory-dtype-l2", dtype="int8") as caught:
         MSIHG(eps=EPS, norm="l2", memory=memory)
     assert "\n" not in str(caught.value)
     assert MSIHG(eps=EPS, memory=memory).memory is memory
@@ -241,7 +241,7 @@ def test_an_int8_memory_is_too_coarse_for_l2() -> None:
 
 
 def test_a_memory_for_a_smaller_ball() -> None:
-    with pytest.raises(InputError, match=r"perturbations up to 0\.25, eps is 0\.3: give both one eps"):
+    with refused("memory-eps", eps=0.3):
         MSIHG(eps=0.3, memory=fp32(3))
 
 
@@ -381,7 +381,7 @@ def test_a_search_of_the_threshold_checks_that_it_sees_the_samples() -> None:
     MSIHG(eps=EPS, search="threshold").check(nn.Sequential(Threshold(), net("plain")), x)
     MSIHG(eps=EPS).check(Scaled(), x)
     model = Scaled()
-    with pytest.raises(InputError, match=r"that of this Scaled sees something else: put it first, or search the ball"):
+    with refused("threshold-not-first"):
         MSIHG(eps=EPS, search="threshold").check(model, x)
     assert not any(module._forward_pre_hooks for module in model.modules())
     assert model.training

@@ -14,12 +14,14 @@ from sihg.errors import InputError
 from sihg.robust import models
 from sihg.robust.methods import METHODS
 from sihg.robust.training import fit as module
-from sihg.robust.training.config import Choice, Settings, read_settings
+from sihg.robust.training.config import Settings, read_settings
+from sihg.robust.training.events import EpochDone, Event
 from sihg.robust.training.fit import fit, prepare
 from sihg.robust.training.trainer import Trainer
 from sihg.robust.training.weights import CheckpointWarning, load
 from sihg.store.lock import locked
 from sihg.store.run_folder import RunFolder
+from tests.refused import refused
 from tests.robust.small import digits, settings
 
 QUICK: dict[str, dict[str, Any]] = {
@@ -89,7 +91,7 @@ def test_tables_without_bounds(norm: str) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2)).double()
     trained = fit(model, (x, y), eps=0.3, tau=0.1, norm=norm, bounds=None, epochs=20, batch_size=10, steps=2, lr=0.1)
-    assert trained.history[-1]["accuracy"] > 0.85
+    assert (trained.history[-1].accuracy or 0) > 0.85
     assert trained.warnings == []
     with pytest.raises(InputError, match=r"outside its bounds \[0, 1\]: scale the data, or pass the bounds it has"):
         fit(model, (x, y), eps=0.3, epochs=1)
@@ -110,9 +112,9 @@ def test_settings_reach_the_run(tmp_path: Path) -> None:
         validation=10,
     )
     saved = Settings().with_values(RunFolder.open(tmp_path / "run").read_config())
-    assert saved.method == Choice("pgd", {"steps": 3, "ramp": 0.5, "statistics": "batch"})
-    assert (saved.optimizer.name, saved.optimizer.options["lr"], saved.theta) == ("adamw", 0.01, 0.0)
-    assert (saved.schedule.name, saved.validation, saved.batch_size) == ("cosine", 10, 40)
+    assert saved.method == {"name": "pgd", "steps": 3, "ramp": 0.5, "statistics": "batch"}
+    assert (saved.optimizer["name"], saved.optimizer["lr"], saved.optimizer["theta"]) == ("adamw", 0.01, 0.0)
+    assert (saved.schedule["name"], saved.validation, saved.batch_size) == ("cosine", 10, 40)
     assert saved == saved.complete()
     with pytest.raises(InputError, match="unknown setting 'epoch': did you mean 'epochs'"):
         fit(own_model(), Pictures(), eps=0.1, epoch=1)
@@ -124,15 +126,15 @@ def test_a_folder_is_used_once_at_a_time(tmp_path: Path) -> None:
     options: dict[str, Any] = {"method": "natural", "eps": 0.1, "epochs": 1}
     in_use: list[str] = []
 
-    def try_to_lock(event: str, _about: dict[str, Any]) -> None:
-        if event == "epoch":
+    def try_to_lock(event: Event) -> None:
+        if isinstance(event, EpochDone):
             with pytest.raises(InputError, match="is in use by process") as error, locked(tmp_path):
                 pass
             in_use.append(str(error.value))
 
-    fit(own_model(), Pictures(), out=tmp_path, tell=try_to_lock, **options)
+    fit(own_model(), Pictures(), out=tmp_path, on_event=try_to_lock, **options)
     assert len(in_use) == 1
-    with pytest.raises(InputError, match="already has a run: go on with resume=True, replace it with overwrite=True"):
+    with refused("run-exists"):
         fit(own_model(), Pictures(), out=tmp_path, **options)
     assert fit(own_model(), Pictures(), out=tmp_path, overwrite=True, **options).finished
 
@@ -152,10 +154,9 @@ def test_own_models_are_loaded_into_a_model_of_ones_own(tmp_path: Path) -> None:
 def test_a_run_given_by_its_settings_alone_comes_back(tmp_path: Path) -> None:
     chosen = settings(samples=60, epochs=1, steps=1, model="preact-resnet8", width=1 / 8)
     folder = module.new_folder(tmp_path, chosen)
-    run = prepare(chosen, folder=folder, tell=lambda _event, _about: None)
-    assert isinstance(run, Trainer)
-    assert (len(run.train), run.held_out) == (60, None)
-    trained = run.run()
+    prepared = prepare(chosen)
+    assert (len(prepared.train), prepared.held_out) == (60, None)
+    trained = Trainer(prepared, folder).run()
     found = load(tmp_path)
     assert found.state_dict().keys() == trained.model.state_dict().keys()
     assert all(torch.equal(t, trained.model.state_dict()[name]) for name, t in found.state_dict().items())
@@ -177,7 +178,7 @@ def test_a_call_that_is_refused_costs_no_earlier_run_and_leaves_no_folder(tmp_pa
     kept = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
     for wrong, message in (
         ({"evaluate_with": "pgd"}, "unknown attack 'pgd'"),
-        ({"validation": 40}, "validation holds out 40 of 40 samples"),
+        ({"validation": 40}, "validation must be at most half of the 40 samples"),
         ({"optimizer": "sdg"}, "unknown optimizer 'sdg'"),
     ):
         for out in (tmp_path / "run", tmp_path / "new"):
@@ -193,7 +194,7 @@ def test_a_run_that_fails_before_its_first_checkpoint_leaves_no_folder(
     def broken(*_args: Any, **_options: Any) -> None:
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr("sihg.robust.training.trainer.write_checkpoint", broken)
+    monkeypatch.setattr("sihg.robust.training.state.write_checkpoint", broken)
     with pytest.raises(RuntimeError, match="a fault"):
         fit(own_model(), Pictures(), out=tmp_path / "run", method="natural", eps=0.1, epochs=1)
     assert list(tmp_path.iterdir()) == []
@@ -215,8 +216,8 @@ def test_of_many_keys_that_do_not_fit_three_are_named(tmp_path: Path) -> None:
 def test_a_run_of_fit_goes_on_with_fit(tmp_path: Path) -> None:
     """To the weights of the uninterrupted run; the command line says how."""
 
-    def stop(event: str, about: dict[str, Any]) -> None:
-        if event == "epoch" and about["epoch"] == 2:
+    def stop(event: Event) -> None:
+        if isinstance(event, EpochDone) and event.row.epoch == 2:
             raise KeyboardInterrupt
 
     common: dict[str, Any] = {"method": "pgd", "eps": 0.1, "epochs": 4, "steps": 2}
@@ -224,20 +225,20 @@ def test_a_run_of_fit_goes_on_with_fit(tmp_path: Path) -> None:
     twin = deepcopy(model)
     whole = fit(model, Pictures(), **common)
     with pytest.raises(KeyboardInterrupt):
-        fit(twin, Pictures(), **common, out=tmp_path / "run", tell=stop)
+        fit(twin, Pictures(), **common, out=tmp_path / "run", on_event=stop)
     rest = fit(own_model(), Pictures(), **common, out=tmp_path / "run", resume=True)
     assert rest.finished
     assert len(rest.history) < 4
     for a, b in zip(whole.model.parameters(), rest.model.parameters(), strict=True):
         assert torch.equal(a, b)
     with pytest.raises(InputError, match=r"continue it with sihg.fit\(..., out=..., resume=True\)"):
-        prepare(read_settings(tmp_path / "run" / "config.toml"), tell=lambda *_: None)
-    with pytest.raises(InputError, match="resume needs the run folder to go on with: give it as out"):
+        prepare(read_settings(tmp_path / "run" / "config.toml"))
+    with refused("no-folder"):
         fit(own_model(), Pictures(), **common, resume=True)
 
 
 def test_too_many_held_out_samples_are_refused() -> None:
-    with pytest.raises(InputError, match=r"validation holds out 30 of 40 samples, .* such as --validation 4"):
+    with refused("validation-range", validation=30):
         fit(own_model(), Pictures(), eps=0.1, samples=40, validation=30)
 
 

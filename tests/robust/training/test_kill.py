@@ -15,6 +15,7 @@ import torch
 
 from sihg.robust.training.config import Settings
 from sihg.robust.training.fit import new_folder, prepare
+from sihg.robust.training.trainer import Trainer
 from sihg.store.run_folder import RunFolder
 from tests.robust.small import records, settings, without_seconds
 
@@ -31,7 +32,7 @@ def train(path: Path, wanted: Settings) -> None:
     """Begin or go on, as a user would."""
     begun = (path / "config.toml").exists()
     folder = RunFolder.open(path) if begun else new_folder(path, wanted)
-    trainer = prepare(wanted, folder=folder, tell=lambda _event, _about: None)
+    trainer = Trainer(prepare(wanted), folder)
     if begun:
         trainer.resume()
     trainer.run()
@@ -116,6 +117,6 @@ def test_kill_9_changes_nothing(tmp_path: Path, files: bool) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     once = settings(epochs=1, samples=20, steps=1)
-    prepare(once, tell=lambda _event, _about: None).run()  # torch imports much of itself at the first step
+    Trainer(prepare(once)).run()  # torch imports much of itself at the first step
     _, where, in_files = sys.argv
     print(json.dumps(torture(Path(where), int(in_files), chosen(0.0003, files=in_files == "1"))))

@@ -4,7 +4,6 @@ import random
 import shutil
 import signal
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,15 @@ from torch import nn
 
 from sihg.errors import InputError
 from sihg.robust import models
-from sihg.robust.training import trainer as trainer_module
+from sihg.robust.training import state as state_module
 from sihg.robust.training.config import Settings, read_settings
+from sihg.robust.training.events import EpochDone, Event, OnEvent, StepDone
+from sihg.robust.training.preflight import preflight
+from sihg.robust.training.state import deciding_settings
 from sihg.robust.training.trainer import Trainer
 from sihg.store.checkpoint import write_checkpoint
 from sihg.store.run_folder import RunFolder
+from tests.refused import refused
 from tests.robust.small import STEPS, assert_same, digits, fingerprint, settings, trainer
 
 BN = {"model": "preact-resnet8", "width": 1 / 8}
@@ -60,24 +63,26 @@ def dropout_model() -> nn.Module:
     return nn.Sequential(OrderedDict(stem=stem, body=body))
 
 
-def kill_at(*moments: tuple[str, int]) -> Callable[[str, dict[str, Any]], None]:
-    """A `tell` that raises at the event (step or epoch) of that number."""
+def kill_at(moment: tuple[str, int]) -> OnEvent:
+    """Return a callback that raises at the event (step or epoch) of that number."""
 
-    def tell(event: str, about: dict[str, Any]) -> None:
-        if event in ("step", "epoch") and (event, about[event]) in moments:
+    def on_event(event: Event) -> None:
+        step = ("step", event.step) if isinstance(event, StepDone) else None
+        epoch = ("epoch", event.row.epoch) if isinstance(event, EpochDone) else None
+        if moment in (step, epoch):
             raise KilledError
 
-    return tell
+    return on_event
 
 
 def killed(chosen: Settings, path: Path, moments: list[tuple[str, int]]) -> Trainer:
     """Train with a kill at each moment and a new trainer after each."""
     for number, moment in enumerate(moments):
-        run = trainer(chosen, path, kill_at(moment), again=number > 0)
+        run = trainer(chosen, path, again=number > 0)
         if number:
             assert run.resume() == []
         with pytest.raises(KilledError):
-            run.run()
+            run.run(kill_at(moment))
     last = trainer(chosen, path, again=True)
     assert last.resume() == []
     assert last.run().finished
@@ -91,7 +96,8 @@ def test_kills_change_nothing(tmp_path: Path, number: int, name: str) -> None:
     whole = trainer(chosen, tmp_path / "whole")
     whole.run()
     # the first step, within an epoch, its last step, its row without its checkpoint, twice at one place, the last step
-    steps = [1, 2, whole.steps, 2 * whole.steps - 1, 2 * whole.steps - 1, 3 * whole.steps]
+    n = whole.prepared.steps
+    steps = [1, 2, n, 2 * n - 1, 2 * n - 1, 3 * n]
     moments = [("step", step) for step in steps]
     moments.insert(3, ("epoch", 1))
     assert_same(fingerprint(killed(chosen, tmp_path / "killed", moments)), fingerprint(whole))
@@ -120,7 +126,7 @@ def test_dropout_is_drawn_again(tmp_path: Path) -> None:
     first = dropout_model()
     first.load_state_dict(start)
     with pytest.raises(KilledError):
-        trainer(chosen, tmp_path / "killed", kill_at(("step", 6)), model=first).run()
+        trainer(chosen, tmp_path / "killed", model=first).run(kill_at(("step", 6)))
     rest = trainer(chosen, tmp_path / "killed", again=True, model=dropout_model())
     rest.resume()
     rest.run()
@@ -133,20 +139,20 @@ def test_a_request_to_stop_is_a_checkpoint_and_an_end(tmp_path: Path, number: si
     whole = trainer(chosen, tmp_path / "whole")
     whole.run()
 
-    def ask_at(*steps: int) -> Callable[[str, dict[str, Any]], None]:
-        return lambda event, about: signal.raise_signal(number) if event == "step" and about["step"] in steps else None
+    def ask_at(step: int) -> OnEvent:
+        return lambda event: signal.raise_signal(number) if isinstance(event, StepDone) and event.step == step else None
 
     path = tmp_path / "stopped"
-    stopped = trainer(chosen, path, ask_at(2)).run()
+    stopped = trainer(chosen, path).run(ask_at(2))
     assert (stopped.finished, stopped.stopped) == (False, "interrupted in epoch 1")
     assert [p.name for p in sorted((path / "checkpoints").iterdir())] == ["last-00000000", "last-00000002"]
-    again = trainer(chosen, path, ask_at(STEPS), again=True)  # at the end of an epoch, which is closed first
+    again = trainer(chosen, path, again=True)
     again.resume()
-    ended = again.run()
+    ended = again.run(ask_at(STEPS))  # at the end of an epoch, which is closed first
     assert (ended.finished, len(ended.history), again.progress.number) == (False, 1, 0)
-    last = trainer(chosen, path, ask_at(3 * STEPS), again=True)  # too late to stop anything
+    last = trainer(chosen, path, again=True)
     last.resume()
-    assert last.run().finished
+    assert last.run(ask_at(3 * STEPS)).finished  # too late to stop anything
     assert_same(fingerprint(last), fingerprint(whole))
 
 
@@ -154,10 +160,9 @@ def test_a_trainer_goes_on_after_its_own_interruption(tmp_path: Path) -> None:
     chosen = settings(steps=2, ema=0.5)
     whole = trainer(chosen, tmp_path / "whole")
     whole.run()
-    run = trainer(
-        chosen, tmp_path / "run", lambda _event, about: signal.raise_signal(2) if about.get("step") == 3 else 0
-    )
-    assert not run.run().finished
+    run = trainer(chosen, tmp_path / "run")
+    interrupt = lambda event: signal.raise_signal(2) if isinstance(event, StepDone) and event.step == 3 else 0  # noqa: E731
+    assert not run.run(interrupt).finished
     assert run.run().finished
     assert_same(fingerprint(run), fingerprint(whole))
 
@@ -172,7 +177,7 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path: Path, m
 
     path = tmp_path / "killed"
     with monkeypatch.context() as patch:
-        patch.setattr(trainer_module, "write_checkpoint", kill)
+        patch.setattr(state_module, "write_checkpoint", kill)
         with pytest.raises(KilledError):
             trainer(chosen, path).run()
     (path / "checkpoints").mkdir()  # and one killed while it wrote the first
@@ -196,7 +201,7 @@ def test_a_kill_between_the_best_and_the_last_checkpoint(tmp_path: Path, monkeyp
 
     path = tmp_path / "killed"
     with monkeypatch.context() as patch:
-        patch.setattr(trainer_module, "write_checkpoint", kill_after_best)
+        patch.setattr(state_module, "write_checkpoint", kill_after_best)
         with pytest.raises(KilledError):
             trainer(chosen, path).run()
     again = trainer(chosen, path, again=True)
@@ -213,7 +218,7 @@ def test_a_finished_run_has_nothing_left_to_do(tmp_path: Path) -> None:
     again = trainer(chosen, tmp_path, again=True)
     again.resume()
     ended = again.run()
-    assert (ended.finished, ended.history, ended.stopped) == (True, [], "1 epochs done")
+    assert (ended.finished, list(ended.history), ended.stopped) == (True, [], "1 epochs done")
     assert_same(fingerprint(again), before)
 
 
@@ -239,7 +244,7 @@ def test_a_damaged_checkpoint_is_skipped_by_name(tmp_path: Path, file: str) -> N
     whole.run()
     path = tmp_path / "killed"
     with pytest.raises(KilledError):
-        trainer(chosen, path, kill_at(("step", 2 * STEPS + 1))).run()
+        trainer(chosen, path).run(kill_at(("step", 2 * STEPS + 1)))
     assert [p.name for p in checkpoints(path)] == ["last-00000004", "last-00000008"]
     flip_a_bit(checkpoints(path)[1] / file)
     again = trainer(chosen, path, again=True)
@@ -274,23 +279,20 @@ def test_memory_files_fall_back_as_far_as_they_reach(tmp_path: Path) -> None:
     whole.run()
     path = tmp_path / "killed"
     with pytest.raises(KilledError):
-        trainer(chosen, path, kill_at(("step", 2 * STEPS))).run()  # the second epoch is trained, its end not written
-    run = trainer(chosen, path, kill_at(("step", 2 * STEPS + 1)), again=True)
+        trainer(chosen, path).run(kill_at(("step", 2 * STEPS)))  # the second epoch is trained, its end not written
+    run = trainer(chosen, path, again=True)
     run.resume()
     with pytest.raises(KilledError):
-        run.run()
+        run.run(kill_at(("step", 2 * STEPS + 1)))
     flip_a_bit(checkpoints(path)[-1] / "weights.safetensors")
     with pytest.raises(InputError, match=r"needs in epoch 1 was overwritten in epoch 2: resume from a newer"):
         trainer(chosen, path, again=True).resume()
 
     path = tmp_path / "killed earlier"
 
-    def kill_in_evaluation(event: str, _about: dict[str, Any]) -> None:
-        if event == "epoch" and len(checkpoints(path)) == 2 and checkpoints(path)[-1].name == "last-00000004":
-            raise KilledError
-
     with pytest.raises(KilledError):
-        trainer(chosen, path, kill_in_evaluation).run()
+        trainer(chosen, path).run(kill_at(("epoch", 2)))  # before its checkpoint
+    assert [p.name for p in checkpoints(path)] == ["last-00000000", "last-00000004"]
     again = trainer(chosen, path, again=True)
     assert again.resume() == []
     again.run()
@@ -301,16 +303,15 @@ def test_memory_files_fall_back_as_far_as_they_reach(tmp_path: Path) -> None:
 
 
 def test_settings_that_a_checkpoint_does_not_know_yet_have_their_defaults() -> None:
-    now = settings().deciding()
+    now = deciding_settings(settings())
     older = {key: value for key, value in now.items() if key not in ("clip", "validate_on", "method.fresh")}
     assert len(older) == len(now) - 3
-    assert trainer(settings())._with_defaults(older) == now
-    assert trainer(settings())._with_defaults({}) == {}
-    assert trainer(settings(clip=0.3))._with_defaults(older)["clip"] == "none"
+    assert state_module._with_defaults(older, settings()) == now
+    assert state_module._with_defaults(older, settings(clip=0.3))["clip"] == "none"
 
 
 def test_resume_needs_a_folder() -> None:
-    with pytest.raises(InputError, match="nothing to resume"):
+    with refused("no-folder"):
         trainer(settings()).resume()
 
 
@@ -332,9 +333,9 @@ def test_other_data_and_other_models_are_refused(tmp_path: Path) -> None:
         (replace(samples, y=samples.y.flip(0)), "sha256 = "),
     ):
         with pytest.raises(InputError, match=rf"is of a run on other data, with .*{difference}.*: give the same data"):
-            Trainer(model, other, chosen, folder=folder).resume()
+            Trainer(preflight(model, other, chosen), folder).resume()
     with pytest.raises(InputError, match="on other data"):
-        Trainer(model, samples, chosen, held_out=digits(10), folder=folder).resume()
+        Trainer(preflight(model, samples, chosen, digits(10)), folder).resume()
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,15 @@ from sihg.robust.attacks.runner import run_attacks
 from sihg.robust.data.batches import epoch_batches
 from sihg.robust.data.samples import Samples, as_samples
 from sihg.robust.evaluation.evaluate import planned
+from sihg.robust.methods import MSIHG
 from sihg.robust.threat import Ball
+from sihg.robust.training.events import CheckpointSaved, EpochDone, Event, StepDone
 from sihg.robust.training.fit import split_off
-from sihg.robust.training.trainer import COLUMNS, MEMORY_COLUMNS, Trainer
+from sihg.robust.training.preflight import preflight
+from sihg.robust.training.trainer import Trainer
 from sihg.robust.training.weights import load
 from sihg.store.checkpoint import newest_checkpoint, verify_checkpoint
+from sihg.store.schema import MEMORY_COLUMNS, METRICS_COLUMNS
 from sihg.store.tables import read_json_lines, read_table
 from tests.refused import refused
 from tests.robust.small import STEPS, N, digits, fingerprint, settings, trainer
@@ -30,19 +34,21 @@ def _a_quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_run_leaves_a_row_an_epoch(tmp_path: Path) -> None:
-    heard: list[tuple[str, dict[str, Any]]] = []
+    events: list[Event] = []
     chosen = settings(steps=2, epochs=2, schedule="cosine")
-    trained = trainer(chosen, tmp_path, lambda event, about: heard.append((event, about))).run()
+    trained = trainer(chosen, tmp_path).run(events.append)
     rows = read_table(tmp_path / "metrics.csv")
-    assert tuple(rows[0]) == COLUMNS
+    assert tuple(rows[0]) == METRICS_COLUMNS
     assert [(r["epoch"], r["step"], r["passes"]) for r in rows] == [
         ("1", "4", "3.0"),
         ("2", "8", "6.0"),
     ]  # T + 1 a sample
-    assert [float(r["loss"]) for r in rows] == [r["loss"] for r in trained.history]
+    assert [float(r["loss"]) for r in rows] == [r.loss for r in trained.history]
     assert [e["event"] for e in read_json_lines(tmp_path / "log.jsonl")] == ["epoch", "epoch"]
-    assert [event for event, _ in heard] == 2 * [*STEPS * ["step"], "epoch"]
-    assert [(a["step"], a["steps"]) for e, a in heard if e == "step"] == [(i, 8) for i in range(1, 9)]
+    epoch = [*STEPS * [StepDone], EpochDone, CheckpointSaved]
+    assert [type(event) for event in events] == [CheckpointSaved, *epoch, *epoch]
+    assert [(e.step, e.steps) for e in events if isinstance(e, StepDone)] == [(i, 8) for i in range(1, 9)]
+    assert [e.row for e in events if isinstance(e, EpochDone)] == list(trained.history)
     assert (trained.finished, trained.stopped, trained.best) == (True, "2 epochs done", None)
     assert not trained.model.training
 
@@ -53,9 +59,9 @@ def test_metrics_are_means_over_all_samples_of_the_epoch() -> None:
     (row,) = run.run().history
     samples = digits()
     logits = run.model(samples.floats()).detach()
-    assert row["loss"] == pytest.approx(float(nn.functional.cross_entropy(logits, samples.y)), rel=1e-5)
-    assert row["accuracy"] == pytest.approx(float((logits.argmax(1) == samples.y).sum()) / N)
-    assert (row["moved"], row["saturated"], row["robust"], row["passes"]) == (None, None, None, 1.0)
+    assert row.loss == pytest.approx(float(nn.functional.cross_entropy(logits, samples.y)), rel=1e-5)
+    assert row.accuracy == pytest.approx(float((logits.argmax(1) == samples.y).sum()) / N)
+    assert (row.moved, row.saturated, row.robust, row.passes) == (None, None, None, 1.0)
 
 
 def test_the_global_generator_is_left_alone() -> None:
@@ -91,9 +97,9 @@ def test_held_out_samples_are_never_trained_on() -> None:
     assert set(train.x.flatten().tolist()).isdisjoint(held.x.flatten().tolist())
     whole, nothing = split_off(samples, settings(samples=N))
     assert (len(whole), nothing) == (N, None)
-    with pytest.raises(InputError, match="cannot take 101 samples of data, which has 100: lower samples"):
+    with refused("samples-range", samples=101):
         split_off(samples, settings(samples=N + 1))
-    with pytest.raises(InputError, match="validation holds out 100 of 100 samples"):
+    with refused("validation-range", validation=100):
         split_off(samples, settings(validation=N))
 
 
@@ -110,11 +116,11 @@ def test_test_samples_may_be_watched_as_in_the_paper() -> None:
     assert watched.y.bincount().min() >= 4
     whole = split_off(samples, settings(validation=len(test), validate_on="test"), test)[1]
     assert whole is test
-    with pytest.raises(InputError, match="watches 398 test samples, but digits has 397: lower it"):
+    with refused("validation-range", validation=398):
         split_off(samples, settings(validation=398, validate_on="test"), test)
-    with pytest.raises(InputError, match="no test samples here"):
+    with refused("no-test-set"):
         split_off(samples, chosen)
-    with refused("validate-on-nothing"):
+    with pytest.raises(InputError, match="watches no sample, since validation is 0"):
         settings(validate_on="test")
     with pytest.raises(UnknownNameError, match="choose from train, test"):
         settings(validate_on="both")
@@ -127,26 +133,26 @@ def test_best_holds_the_evaluated_weights_of_the_best_row(tmp_path: Path, ema: f
         steps=2, epochs=6, batch_size=10, eps=0.1, tau=0.1, lr=0.2, ema=ema, validation=20, evaluate_with="pgd-3"
     )
 
-    def keep(event: str, row: dict[str, Any]) -> None:
-        if event == "epoch":
-            evaluated[row["epoch"]] = {k: v.clone() for k, v in run.optimizer.evaluated.state_dict().items()}
+    def keep(event: Event) -> None:
+        if isinstance(event, EpochDone):
+            evaluated[event.row.epoch] = {k: v.clone() for k, v in run.optimizer.evaluated.state_dict().items()}
 
-    run = trainer(chosen, tmp_path, keep)
-    trained = run.run()
-    best = max(trained.history, key=lambda row: row["robust"])  # the first of several
+    run = trainer(chosen, tmp_path)
+    trained = run.run(keep)
+    best = max(trained.history, key=lambda row: row.robust or 0)  # the first of several
     assert trained.best == best
-    assert [p.name for p in (tmp_path / "checkpoints").glob("best-*")] == [f"best-{best['step']:08d}"]
+    assert [p.name for p in (tmp_path / "checkpoints").glob("best-*")] == [f"best-{best.step:08d}"]
     for name, row in (("best", best), ("last", trained.history[-1])):
         found = load(tmp_path, checkpoint=name)
         assert not found.training
-        expected = evaluated[row["epoch"]]
+        expected = evaluated[row.epoch]
         assert found.state_dict().keys() == expected.keys()
         assert all(torch.equal(t, expected[key]) for key, t in found.state_dict().items())
     held = split_off(digits(), chosen)[1]
     assert held is not None
-    ball, names, seed = Ball(0.1), ["natural", "pgd-3"], best["epoch"] - 1
+    ball, names, seed = Ball(0.1), ["natural", "pgd-3"], best.epoch - 1
     again = run_attacks(load(tmp_path, checkpoint="best"), held, planned(names, ball), seed=seed)
-    assert [o.accuracy for o in again] == [best["natural"], best["robust"]]
+    assert [o.accuracy for o in again] == [best.natural, best.robust]
     if ema:
         raw = run.model.state_dict()
         assert any(not torch.equal(raw[key], t) for key, t in trained.model.state_dict().items())
@@ -155,8 +161,8 @@ def test_best_holds_the_evaluated_weights_of_the_best_row(tmp_path: Path, ema: f
 def test_evaluations_come_as_often_as_asked_and_at_the_end() -> None:
     chosen = settings(method="natural", epochs=5, validation=20, evaluate_every=3, evaluate_with="pgd-1")
     history = trainer(chosen).run().history
-    assert [row["robust"] is not None for row in history] == [False, False, True, False, True]
-    seconds = [row["evaluation_seconds"] for row in history]
+    assert [row.robust is not None for row in history] == [False, False, True, False, True]
+    seconds = [row.evaluation_seconds or 0.0 for row in history]
     assert seconds[1] == 0 < seconds[2] == seconds[3] < seconds[4]
 
 
@@ -183,7 +189,7 @@ def test_parts_of_a_batch_give_the_whole_step(parts: int) -> None:
         chosen = settings(
             method="natural", epochs=2, batch_size=25, accumulate=accumulate, weight_decay=0.01, theta=0.5
         )
-        run = Trainer(linear_model(), double(), chosen)
+        run = Trainer(preflight(linear_model(), double(), chosen))
         ended = run.run()
         ends.append((run, ended.history))
     (whole, history), (split, split_history) = ends
@@ -191,9 +197,9 @@ def test_parts_of_a_batch_give_the_whole_step(parts: int) -> None:
         assert b.dtype == torch.float64
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
     for row, other in zip(history, split_history, strict=True):
-        assert other["passes"] == row["passes"] == row["epoch"]
-        assert other["loss"] == pytest.approx(row["loss"], rel=1e-10)
-        assert other["accuracy"] == row["accuracy"]
+        assert other.passes == row.passes == row.epoch
+        assert other.loss == pytest.approx(row.loss, rel=1e-10)
+        assert other.accuracy == row.accuracy
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
@@ -213,9 +219,9 @@ def test_parts_of_a_batch_attack_as_the_whole_does(values: dict[str, Any], norm:
     ends = []
     for accumulate in (1, 3):
         shared = {"epochs": 2, "batch_size": 25, "norm": norm, "eps": 0.2}
-        run = Trainer(linear_model(), double(), settings(**shared, **values, accumulate=accumulate))
+        run = Trainer(preflight(linear_model(), double(), settings(**shared, **values, accumulate=accumulate)))
         history = run.run().history
-        ends.append((torch.cat([p.detach().flatten() for p in run.model.parameters()]), history[-1]["loss"]))
+        ends.append((torch.cat([p.detach().flatten() for p in run.model.parameters()]), history[-1].loss))
     (whole, loss), (split, split_loss) = ends
     torch.testing.assert_close(split, whole, rtol=0, atol=1e-6)
     assert split_loss == pytest.approx(loss, rel=1e-6)
@@ -225,12 +231,12 @@ def test_parts_of_a_batch_attack_as_the_whole_does(values: dict[str, Any], norm:
 
 def test_batches_smaller_than_their_parts() -> None:
     chosen = settings(method="fgsm", epochs=1, batch_size=59, accumulate=8)  # the last batch has one sample
-    (row,) = Trainer(linear_model(), double(), chosen).run().history
-    assert (row["step"], row["passes"]) == (2, 2.0)
+    (row,) = Trainer(preflight(linear_model(), double(), chosen)).run().history
+    assert (row.step, row.passes) == (2, 2.0)
 
 
 def test_free_cannot_be_split_into_parts() -> None:
-    with pytest.raises(InputError, match="accumulate = 2 does not go with free"):
+    with refused("free-accumulate", accumulate=2):
         trainer(settings(method="free", accumulate=2))
 
 
@@ -238,15 +244,15 @@ def test_clipping_bounds_every_step() -> None:
     before: list[torch.Tensor] = []
     steps: list[float] = []
 
-    def measure(event: str, _about: dict[str, Any]) -> None:
+    def measure(event: Event) -> None:
         now = torch.cat([p.detach().flatten() for p in run.model.parameters()])
-        if event == "step" and before:
+        if isinstance(event, StepDone) and before:
             steps.append(float((now - before[-1]).norm()))
         before.append(now)
 
     chosen = settings(method="fgsm", epochs=1, clip=1e-3, optimizer={"name": "sgd", "lr": 0.5})
-    run = trainer(chosen, tell=measure)
-    run.run()
+    run = trainer(chosen)
+    run.run(measure)
     assert steps
     assert max(steps) <= 0.5e-3 * (1 + 1e-3)
     assert max(steps) > 0.4e-3  # and the gradients were longer
@@ -268,15 +274,16 @@ def test_a_huge_learning_rate_is_named_with_its_remedy(tmp_path: Path, method: s
     checkpoint, skipped = newest_checkpoint(tmp_path / "checkpoints", "last")
     assert skipped == []
     assert all(torch.isfinite(t).all() for t in checkpoint.tensors["weights"].values())
-    if run.memory is not None:
-        assert torch.isfinite(run.memory.read(torch.arange(len(run.train)), run.progress.epoch + 1)).all()
+    if isinstance(run.method, MSIHG):
+        assert run.method.memory is not None
+        assert torch.isfinite(run.method.memory.read(torch.arange(run.method.memory.n), run.progress.epoch + 1)).all()
     assert trainer(chosen, tmp_path, again=True).resume() == []
     assert verify_checkpoint(checkpoint.path) == []
 
 
 @pytest.mark.parametrize("method", ["msi-hg", "free", "dat", "trades", "natural", "fast"])
 def test_float64_stays_float64(method: str) -> None:
-    run = Trainer(linear_model(), double(), settings(method=method, epochs=1, ema=0.5, validation=0))
+    run = Trainer(preflight(linear_model(), double(), settings(method=method, epochs=1, ema=0.5, validation=0)))
     trained = run.run()
     assert {p.dtype for p in trained.model.parameters()} == {torch.float64}
     assert {p.dtype for p in run.model.parameters()} == {torch.float64}
@@ -323,9 +330,7 @@ def bn_model(*, spatial: bool = False) -> nn.Module:
 
 def test_batch_normalisation_of_a_single_sample_is_refused_at_once() -> None:
     for values in ({"batch_size": 33}, {"batch_size": 1}, {"batch_size": 50, "accumulate": 30}):
-        with pytest.raises(
-            InputError, match=r"needs more than 1 sample, .*100 samples in batches of .*another batch_siz"
-        ):
+        with refused("batch-too-small", samples=100, batch_size=values["batch_size"]):
             trainer(settings(method="natural", **values), model=bn_model())
     model = bn_model(spatial=True)  # has many pixels a sample
     before = {name: t.clone() for name, t in model.state_dict().items()}
@@ -343,11 +348,10 @@ def test_the_memory_has_its_table(tmp_path: Path) -> None:
         rows = read_table(path / "memory.csv")
         assert tuple(rows[0]) == MEMORY_COLUMNS
         assert [row["epoch"] for row in rows] == ["1", "2"]
-        assert [(float(r["moved"]), float(r["saturated"])) for r in rows] == [
-            (h["moved"], h["saturated"]) for h in history
-        ]
-        assert run.memory is not None
-        stored = run.memory.read(torch.arange(N), 2) / eps
+        assert [(float(r["moved"]), float(r["saturated"])) for r in rows] == [(h.moved, h.saturated) for h in history]
+        assert isinstance(run.method, MSIHG)
+        assert run.method.memory is not None
+        stored = run.method.memory.read(torch.arange(N), 2) / eps
         sizes = (stored.abs() if norm == "linf" else stored.flatten(1).norm(dim=1)).flatten().tolist()
         for k, name in enumerate(MEMORY_COLUMNS[3:]):
             share = sum(k <= 10 * size < k + 1 or (k == 9 and size >= 1) for size in sizes) / len(sizes)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sihg.robust.methods.registry import METHODS, build_method, method_fields
 
 if TYPE_CHECKING:
+    from sihg.robust.methods.base import AdversarialMethod as AdversarialMethod
     from sihg.robust.methods.base import Log as Log
     from sihg.robust.methods.base import Method as Method
     from sihg.robust.methods.base import Optimizer as Optimizer
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from sihg.robust.methods.yopo import YOPO as YOPO
 
 _HOMES = {entry.class_name: entry.module for entry in METHODS.values()}
-_HOMES |= dict.fromkeys(("Log", "Method", "Optimizer"), "base")
+_HOMES |= dict.fromkeys(("AdversarialMethod", "Log", "Method", "Optimizer"), "base")
 __all__ = ["METHODS", "build_method", "method_fields", *_HOMES]
 
 

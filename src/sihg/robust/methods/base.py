@@ -1,19 +1,22 @@
-"""What every method trains against and reports: the ball, its ramp, and the log of a step."""
+"""What every method shares: the contract with the trainer, the ball and its ramp, the log of a step."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from sihg.robust.certify import worst_case_margins
 from sihg.robust.data.batches import Batch
-from sihg.robust.gradients import backward, cross_entropy_sum
+from sihg.robust.data.samples import Samples
+from sihg.robust.gradients import backward, cross_entropy_sum, evaluation_mode
 from sihg.robust.methods.settings import AdversarialSettings
 from sihg.robust.threat import Ball, Feasible, uniform_noise
 
-INTERVAL_PASSES = 3  # what the training pass of interval bounds takes: middles and widths, each with its weights
+INTERVAL_PASSES = 3  # of the training pass with interval bounds: centres and radii, each with its weights
+LossTransform = Callable[[Tensor], Tensor]
 
 
 class Optimizer(Protocol):
@@ -30,23 +33,65 @@ class Optimizer(Protocol):
 
 @dataclass(frozen=True)
 class Log:
-    """What a step did: means over the samples of its batch, before the weights moved."""
+    """What a step did: means over the samples of its batch, before the weights changed."""
 
     loss: float
-    accuracy: float  # on what it trained on
+    accuracy: float  # on the samples that it trained on
     samples: int
-    passes: float  # forward-backward passes of one sample through the whole network; a lone forward counts one half
-    predicted: Tensor  # how often each class was
+    passes: float  # forward-backward passes, times samples; a forward pass alone counts one half
+    predicted: Tensor  # how often each class was predicted
     moved: float | None = None  # mean |new - old delta| / eps of the memory
-    saturated: float | None = None  # share of entries of delta (l2: of deltas) on the boundary of the set searched
+    saturated: float | None = None  # share of entries of delta (l2: of deltas) on the boundary of the searched set
+    extra: Mapping[str, float] = field(default_factory=dict)  # one value for each of the method's `columns`
 
 
-class Method(Protocol):
-    """A way to train. `step` owns zero_grad, every backward and every step of the optimiser."""
+class Method:
+    """A way to train. A method without state overrides only `step`.
+
+    The trainer calls `check` before there is a run folder, `bind` once there is one, `load_state` if the run is
+    resumed, then `step` for each batch; and `flush` and `state` for each checkpoint.
+    """
+
+    columns: ClassVar[tuple[str, ...]] = ()  # of metrics.csv in addition to the usual ones: means of `Log.extra`
+    memory_columns: ClassVar[tuple[str, ...]] = ()  # of memory.csv; without any, there is no such file
+    state_file: ClassVar[str] = "method"  # the file of a checkpoint that holds `state`
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
-        """Train on one batch."""
-        ...
+        """Train on one batch: call zero_grad, every backward pass and every step of the optimiser."""
+        raise NotImplementedError
+
+    def check(self, model: nn.Module, sample: Tensor, *, accumulate: int = 1, dtype: str = "int8") -> None:
+        """Raise InputError for a model or a setting that it cannot train with.
+
+        Args:
+            model: The model to train.
+            sample: A batch of one sample.
+            accumulate: In how many parts each batch comes.
+            dtype: The number format for a perturbation memory.
+        """
+
+    def bind(self, samples: Samples, *, dtype: str = "int8", folder: Path | None = None) -> None:
+        """Make the state that it keeps per sample.
+
+        Args:
+            samples: The training set; `batch.index` counts its rows.
+            dtype: The number format for a perturbation memory.
+            folder: Where to map files; None for RAM.
+        """
+
+    def state(self, epoch: int) -> dict[str, Tensor]:  # noqa: ARG002
+        """Return the tensors that a checkpoint made in this epoch has to keep."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Tensor], epoch: int) -> None:
+        """Continue in this epoch from the tensors that `state` returned."""
+
+    def flush(self) -> None:
+        """Write mapped files to the disk."""
+
+    def memory_row(self, epoch: int) -> dict[str, float]:  # noqa: ARG002
+        """Return the values of `memory_columns` at the end of an epoch."""
+        return {}
 
 
 def train_on(
@@ -55,19 +100,18 @@ def train_on(
     point: Tensor,
     optimizer: Optimizer,
     passes: float,
-    loss_transform: Callable[[Tensor], Tensor] = lambda loss: loss,
-    **more: float,
+    loss_transform: LossTransform = lambda loss: loss,
 ) -> Log:
-    """Take one step of the optimiser along the gradient at `point`, the pass that every method ends with."""
+    """Take one step of the optimiser along the gradient at `point`: the last lines of most methods."""
     optimizer.zero_grad()
     logits = model(point)
     loss = backward(loss_transform(cross_entropy_sum(logits, batch.y)), point, batch.size)
     optimizer.step()
-    return log(loss, logits.detach(), batch.y, passes + len(point), **more)
+    return log(loss, logits.detach(), batch.y, passes + len(point))
 
 
-def log(loss: Tensor, logits: Tensor, y: Tensor, passes: float, **more: float) -> Log:
-    """The log of a step from its summed loss and its logits."""
+def log(loss: Tensor, logits: Tensor, y: Tensor, passes: float) -> Log:
+    """Make the log of a step from its summed loss and its logits."""
     predicted = logits.argmax(1)
     return Log(
         loss=float(loss) / len(y),
@@ -75,40 +119,45 @@ def log(loss: Tensor, logits: Tensor, y: Tensor, passes: float, **more: float) -
         samples=len(y),
         passes=passes,
         predicted=torch.bincount(predicted, minlength=logits.shape[1]),
-        **more,
     )
 
 
 @dataclass(kw_only=True)
-class AdversarialMethod(AdversarialSettings):
-    """What methods that train against a ball share: the ball, its ramp, random starts, interval bounds."""
+class AdversarialMethod(AdversarialSettings, Method):
+    """Base of the methods that train against a ball around each sample."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         Ball(self.eps, self.norm, self.bounds)  # checks them
 
     def ball(self, batch: Batch) -> tuple[Feasible, float]:
-        """The deltas allowed at the time of the batch, and their radius."""
+        """Return the allowed deltas at the time of the batch, and their radius."""
         eps = self.eps * min(1.0, batch.time / self.ramp) if self.ramp else self.eps
         return Ball(eps, self.norm, self.bounds).around(batch.x), eps
 
-    def bounded(self, model: nn.Module, batch: Batch, ball: Feasible, share: float) -> Callable[[Tensor], Tensor]:
-        """Mixes a share of the loss at the interval bounds of the ball into a loss; of a ball that grows, less."""
+    def interval_loss(self, model: nn.Module, batch: Batch, ball: Feasible, share: float) -> LossTransform:
+        """Return a function that mixes `share` of the loss at the interval bounds of the ball into a loss."""
         if not share:
             return lambda loss: loss
         now = share * min(1.0, batch.time / self.ramp) if self.ramp else share
 
-        def transform(loss: Tensor) -> Tensor:
-            lead = worst_case_margins(model, batch.x + ball.low, batch.x + ball.high, batch.y)
-            return (1 - now) * loss + now * cross_entropy_sum(lead, batch.y)
+        def mix(loss: Tensor) -> Tensor:
+            margins = worst_case_margins(model, batch.x + ball.low, batch.x + ball.high, batch.y)
+            return (1 - now) * loss + now * cross_entropy_sum(margins, batch.y)
 
-        return transform
+        return mix
 
     def start(self, batch: Batch, feasible: Feasible, radius: float | Tensor, centre: Tensor | None = None) -> Tensor:
-        """A random point of the set near `centre` (or zero); the parts of a batch share one draw of its noise."""
+        """Draw a point of the set near `centre` (default: zero); the parts of a batch share one draw."""
         if len(batch.x) == batch.size:
             return feasible.noisy(centre, radius, batch.draw("start"))
         shape = (batch.size, *batch.x.shape[1:])
         drawn = uniform_noise(self.norm, shape, 1.0, batch.draw("start"), batch.x.dtype)[batch.part]
         delta = drawn.to(batch.x.device) * radius
         return feasible.project_(delta if centre is None else delta.add_(centre))
+
+
+def check_certifiable(model: nn.Module, sample: Tensor) -> None:
+    """Raise InputError unless every layer of the model has interval bounds."""
+    with evaluation_mode(model), torch.no_grad():
+        worst_case_margins(model, sample, sample, torch.zeros(len(sample), dtype=torch.long, device=sample.device))

@@ -14,13 +14,13 @@ from sihg.robust.threat import Feasible, L2Set, LinfSet
 
 @dataclass(kw_only=True)
 class DAT(DATSettings, AdversarialMethod):
-    """PGD AT whose samples stop as soon as their attack is strong enough for the time of training.
+    """PGD AT in which a sample stops once its attack is strong enough for this epoch.
 
-    Strength is the first-order stationary condition FOSC, 0 at a maximiser; the threshold falls linearly from
-    `fosc_max` to 0. A sample at or below it leaves the batch, so the ascent runs in evaluation mode. Beside the
-    published FOSC, which ignores the bounds and hardly falls to 0 with them, there is the one of the ball within its
-    bounds, which does; that is the default. The authors' code measures FOSC from the random start and weights samples
-    by their loss; the paper does neither, nor do we unless `weighted`.
+    Strength is measured by the first-order stationary condition FOSC, which is 0 at a maximiser. The threshold falls
+    linearly from `fosc_max` to 0. A sample at or below it leaves the batch, so the ascent runs in evaluation mode.
+    The published FOSC ignores the bounds, so with bounds it rarely reaches 0. The default is the FOSC of the ball
+    within its bounds, which does. The authors' code measures FOSC from the random start and weights samples by their
+    loss; the paper does neither, and neither do we unless `weighted`.
     """
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
@@ -38,7 +38,7 @@ class DAT(DATSettings, AdversarialMethod):
         return log(losses.detach().sum(), logits.detach(), batch.y, passes + len(delta))
 
     def _ascend(self, model: nn.Module, batch: Batch, delta: Tensor, feasible: Feasible, eps: float) -> int:
-        """Climb in place, dropping the samples that are done; give the passes it took."""
+        """Ascend in place, without the samples that have stopped; return the number of passes."""
         threshold = self.threshold(batch.epoch)
         eta = self.step_size or 2.5 * eps / self.steps
         rows, x, y, moving, passes = torch.arange(len(delta), device=delta.device), batch.x, batch.y, delta.clone(), 0
@@ -57,11 +57,11 @@ class DAT(DATSettings, AdversarialMethod):
         return passes
 
     def threshold(self, epoch: int) -> float:
-        """The FOSC at which a sample stops in this epoch."""
+        """Return the FOSC at which a sample stops in this epoch."""
         return max(0.0, self.fosc_max * (1 - epoch / self.control_epochs))
 
     def gap(self, g: Tensor, delta: Tensor, feasible: Feasible, eps: float) -> Tensor:
-        """FOSC of each row: max over the set of <g, delta' - delta>."""
+        """Return the FOSC of each row: the maximum over the set of <g, delta' - delta>."""
         if self.fosc == "bounded" and isinstance(feasible, LinfSet):
             best = torch.maximum(g * (feasible.high - delta), g * (feasible.low - delta))
             return best.flatten(1).sum(1)

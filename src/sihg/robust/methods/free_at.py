@@ -1,10 +1,12 @@
 """Free adversarial training (Shafahi et al., 2019)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
+from sihg.errors import InputError
 from sihg.robust.data.batches import Batch
 from sihg.robust.gradients import backward, cross_entropy_sum
 from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, log
@@ -15,18 +17,27 @@ from sihg.robust.methods.settings import FreeSettings
 class FreeAT(FreeSettings, AdversarialMethod):
     """Replay each batch m times; one backward pass serves both delta and the weights.
 
-    delta stays with its slot of the batch, over the replays and on to the next batch. An epoch costs m passes, so give
-    a run 1/m of the epochs of the others.
+    delta belongs to a row of the batch and stays there for the next batch. An epoch costs m passes, so train for 1/m
+    of the epochs of other methods.
     """
 
     delta: Tensor | None = field(default=None, init=False, repr=False)
+
+    def check(self, model: nn.Module, sample: Tensor, *, accumulate: int = 1, dtype: str = "int8") -> None:  # noqa: ARG002
+        """Raise InputError for batches in several parts: it steps after every backward pass."""
+        if accumulate > 1:
+            raise InputError(
+                f"accumulate must be 1 with free, which steps after every pass, got {accumulate}: use 1",
+                code="free-accumulate",
+                accumulate=accumulate,
+            )
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
         """Train on one batch."""
         feasible, eps = self.ball(batch)
         if self.delta is None or len(self.delta) < len(batch.x):
             self.delta = torch.zeros_like(batch.x)
-        delta = feasible.project_(self.delta[: len(batch.x)])  # a view: the slots keep what is done to it
+        delta = feasible.project_(self.delta[: len(batch.x)])  # a view: changes of it stay in self.delta
         for _ in range(self.replays):
             point = (batch.x + delta).requires_grad_()
             optimizer.zero_grad()
@@ -37,10 +48,10 @@ class FreeAT(FreeSettings, AdversarialMethod):
             feasible.climb_(delta, point.grad, eps)
         return log(loss, logits.detach(), batch.y, passes=self.replays * len(delta))
 
-    def state(self) -> dict[str, Tensor]:
-        """What the next batch needs."""
+    def state(self, epoch: int) -> dict[str, Tensor]:  # noqa: ARG002
+        """Return delta, with which the next batch starts."""
         return {} if self.delta is None else {"delta": self.delta.clone()}
 
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Continue from a `state`."""
+    def load_state(self, state: Mapping[str, Tensor], epoch: int) -> None:  # noqa: ARG002
+        """Continue from the delta of a `state`."""
         self.delta = state.get("delta")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from torch import nn
+from torch import Tensor, nn
 
 from sihg.robust.data.batches import Batch
 from sihg.robust.methods.base import (
@@ -10,6 +10,7 @@ from sihg.robust.methods.base import (
     AdversarialMethod,
     Log,
     Optimizer,
+    check_certifiable,
     train_on,
 )
 from sihg.robust.methods.settings import IBPSettings
@@ -17,14 +18,19 @@ from sihg.robust.methods.settings import IBPSettings
 
 @dataclass(kw_only=True)
 class IBP(IBPSettings, AdversarialMethod):
-    """Train on the images as they are and, for a share of the loss, on what interval bounds of the ball allow.
+    """Train on the samples and, for a share of the loss, on the interval bounds of the ball.
 
-    What it learns can be proven: see the `certified` row of an evaluation. The share grows with the ramp, which should
-    take a third of the training or so.
+    The robustness that it learns can be proven: see the `certified` row of an evaluation. The share grows with the
+    ramp, which should take about a third of the training.
     """
+
+    def check(self, model: nn.Module, sample: Tensor, *, accumulate: int = 1, dtype: str = "int8") -> None:  # noqa: ARG002
+        """Raise InputError for a model with layers that have no interval bounds."""
+        if self.interval:
+            check_certifiable(model, sample)
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
         """Train on one batch."""
         ball, _ = self.ball(batch)
-        transform = self.bounded(model, batch, ball, self.interval)
-        return train_on(model, batch, batch.x, optimizer, INTERVAL_PASSES * len(batch.x), transform)
+        mix = self.interval_loss(model, batch, ball, self.interval)
+        return train_on(model, batch, batch.x, optimizer, INTERVAL_PASSES * len(batch.x), mix)

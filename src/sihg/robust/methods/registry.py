@@ -1,7 +1,7 @@
 """Training methods by name: their settings, and where their classes are. A class is imported when it is built."""
 
+import sys
 from dataclasses import Field, fields, is_dataclass
-from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,6 +45,9 @@ METHODS = {
 }
 
 
+_USER_CLASSES: dict[str, object] = {}  # by name; each file is run once
+
+
 def settings_class(name: str) -> type[Any]:
     """Return the dataclass with the settings of a method; the class itself for `path.py:Name` or `module:Name`."""
     if ":" in name:
@@ -66,6 +69,21 @@ def method_fields(name: str) -> "dict[str, Field[Any]]":
     """Return the fields of a method that are settings, by name."""
     own = (item for item in fields(settings_class(name)) if item.init and not item.metadata.get("running"))
     return {item.name: item for item in own}
+
+
+def name_of(method: object) -> str:
+    """Return the name by which settings refer to a method object: one of `METHODS`, or `path.py:Name`.
+
+    A user's class is remembered, so that its file does not run again in this process.
+    """
+    kind = type(method)
+    for name, entry in METHODS.items():
+        if (kind.__module__, kind.__qualname__) == (f"{__package__}.{entry.module}", entry.class_name):
+            return name
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    name = f"{kind.__module__ if file is None else Path(file).resolve()}:{kind.__qualname__}"
+    _USER_CLASSES[name] = kind
+    return name
 
 
 def build_method(name: str, **settings: Any) -> Any:
@@ -107,7 +125,10 @@ def _user_class(name: str) -> type[Any]:
     """Load a user's class once, wherever the current folder is later."""
     module, _, attribute = name.rpartition(":")
     path = str(Path(module).expanduser().resolve()) if module.endswith(".py") else module
-    found = _load_class(f"{path}:{attribute}")
+    key = f"{path}:{attribute}"
+    if key not in _USER_CLASSES:
+        _USER_CLASSES[key] = load_callable("method", key)
+    found = _USER_CLASSES[key]
     if not (isinstance(found, type) and is_dataclass(found) and callable(getattr(found, "step", None))):
         raise InputError(
             f"method {name!r} must be a dataclass with a `step(model, batch, optimizer)`, got {found!r}: name such a "
@@ -116,8 +137,3 @@ def _user_class(name: str) -> type[Any]:
             method=name,
         )
     return found
-
-
-@cache
-def _load_class(name: str) -> object:
-    return load_callable("method", name)

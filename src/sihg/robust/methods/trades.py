@@ -14,9 +14,9 @@ from sihg.robust.methods.settings import TRADESSettings
 
 @dataclass(kw_only=True)
 class TRADES(TRADESSettings, AdversarialMethod):
-    """Train for the loss on the image plus beta KL(clean || attacked); the attack maximises that divergence.
+    """Minimise the loss at the sample plus beta KL(clean || attacked); the attack maximises that divergence.
 
-    The attack runs in evaluation mode against clean logits computed once; the training pass differentiates both.
+    The attack runs in evaluation mode and computes the clean logits once; the training pass differentiates both.
     """
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
@@ -40,5 +40,5 @@ class TRADES(TRADESSettings, AdversarialMethod):
 
 
 def divergence(clean: Tensor, logits: Tensor) -> Tensor:
-    """KL(clean || softmax(logits)), summed over the batch; `clean` holds logarithms of probabilities."""
+    """Return KL(clean || softmax(logits)), summed over the batch; `clean` holds log-probabilities."""
     return kl_div(log_softmax(logits, 1), clean, reduction="sum", log_target=True)

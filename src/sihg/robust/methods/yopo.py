@@ -14,13 +14,17 @@ from sihg.robust.models import split_stem
 
 @dataclass(kw_only=True)
 class YOPO(YOPOSettings, AdversarialMethod):
-    """Split the network as body(stem(x)). M times: one full pass, which gives the body's gradient and the adjoint p at
-    the stem's output; then N ascent steps on <stem(x + delta), p>, which never touch the body.
+    """Split the network as body(stem(x)); repeat M times: one full pass, then N ascent steps through the stem.
 
-    The stem's gradient is that of <stem, p> at the delta after the N steps (`hamiltonian`, the intent of the authors'
-    MNIST code), or that plus the one of the full pass (`both`, what their CIFAR code does). Gradients are averaged over
-    the M passes; the authors sum them and divide the learning rate.
+    The full pass gives the body's gradient and the adjoint p at the stem's output. The ascent steps maximise
+    <stem(x + delta), p>, which never runs the body. The stem's gradient is that of <stem, p> after the N steps
+    (`hamiltonian`, the intent of the authors' MNIST code), or that plus the one of the full pass (`both`, as in their
+    CIFAR code). Gradients are averaged over the M passes; the authors sum them and divide the learning rate.
     """
+
+    def check(self, model: nn.Module, sample: Tensor, *, accumulate: int = 1, dtype: str = "int8") -> None:  # noqa: ARG002
+        """Raise InputError for a model without stem and body."""
+        split_stem(model)
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
         """Train on one batch."""
@@ -50,7 +54,7 @@ class YOPO(YOPOSettings, AdversarialMethod):
 
 
 def _through(stem: nn.Module, x: Tensor, p: Tensor) -> Slope:
-    """The gradient of <stem(x + delta), p> in delta, as a function of delta."""
+    """Return the gradient of <stem(x + delta), p> in delta, as a function of delta."""
 
     def slope(delta: Tensor) -> Tensor:
         point = (x + delta).requires_grad_()

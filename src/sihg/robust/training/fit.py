@@ -1,9 +1,8 @@
 """From settings to a trained model: the one-line forms."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,140 +10,214 @@ import torch
 from torch import nn
 
 from sihg.errors import InputError
+from sihg.parse import Number, parse_number
 from sihg.robust import data as sources
 from sihg.robust import models
 from sihg.robust.data.locations import data_folder
 from sihg.robust.data.samples import Samples, as_samples, stratified_split, stratified_subset
-from sihg.robust.training.config import Settings
-from sihg.robust.training.trainer import Trained, Trainer
+from sihg.robust.methods.base import Method
+from sihg.robust.methods.registry import method_fields, name_of
+from sihg.robust.training.config import THREAT, Settings, run_settings
+from sihg.robust.training.events import OnEvent
+from sihg.robust.training.preflight import PreparedTraining, preflight
+from sihg.robust.training.results import Trained
+from sihg.robust.training.trainer import Trainer
 from sihg.robust.training.weights import CheckpointWarning
 from sihg.store.lock import locked
 from sihg.store.run_folder import RunFolder
 
-Tell = Callable[[str, dict[str, Any]], object]
-
 
 def fit(
     model: nn.Module,
-    data: Any,
+    data: object,
     *,
-    method: str = "msi-hg",
-    eps: float,
+    method: str | Method = "msi-hg",
+    eps: Number | None = None,
     out: str | Path | None = None,
     overwrite: bool = False,
     resume: bool = False,
-    tell: Tell = lambda _event, _about: None,
+    on_event: OnEvent | None = None,
     **settings: Any,
 ) -> Trained:
-    """Train a model of yours on data of yours; `settings` are those of `sihg train`, such as epochs, lr, tau or ramp.
+    """Train your model on your data. Ctrl-C ends the training, not your program: see `finished` of the result.
 
-    `data` is a Samples, a torch Dataset or a pair (x, y). The model is trained in place; `out` makes a run folder, and
-    `resume` goes on with the one that is there, given the same model, data and settings. `tell(event, about)` hears of
-    every "step", "epoch" and "warning". Ctrl-C ends training, not your program: look at `finished` of the result.
+    Args:
+        model: The model, which is trained in place.
+        data: Samples, a torch Dataset, or a pair (x, y).
+        method: A name such as "msi-hg", or a method such as sihg.PGDAT(eps=0.1).
+        eps: The radius of the ball, such as "8/255"; a method object has its own.
+        out: A run folder to make (default: none).
+        overwrite: Replace an earlier run in `out`.
+        resume: Continue the run in `out`, given the same model, data and settings.
+        on_event: Called with each event: StepDone, EpochDone, WarningRaised, CheckpointSaved.
+        **settings: Those of `sihg train`, such as epochs, lr, tau or ramp.
 
-    >>> x, y = torch.rand(64, 1, 8, 8), torch.arange(64) % 2
-    >>> result = fit(models.build("small-cnn", (1, 8, 8), 2), (x, y), method="pgd", eps=0.1, epochs=2, steps=3)
-    >>> result.stopped
-    '2 epochs done'
+    Returns:
+        The model, the metrics of each epoch and how the training ended.
+
+    Raises:
+        InputError: A setting, the model or the data cannot be used, or `out` has a run already.
+
+    Example:
+        >>> x, y = torch.rand(64, 1, 8, 8), torch.arange(64) % 2
+        >>> model = models.build("small-cnn", (1, 8, 8), 2)
+        >>> fit(model, (x, y), method="pgd", eps="1/10", epochs=2, steps=3).stopped
+        '2 epochs done'
     """
     samples = as_samples(data)
-    chosen = Settings(
-        data=f"fit:{samples.name}", model=type(model).__name__, eps=eps, batch_size=min(128, len(samples))
-    )
-    chosen = chosen.with_values({"method": method, **settings})
-    train, held = split_off(samples, chosen)
-    if resume:
-        return _resumed(out, model, train, chosen, held, tell)
+    chosen = Settings(data=f"fit:{samples.name}", model=type(model).__name__, batch_size=min(128, len(samples)))
+    chosen = chosen.with_values({**_method_values(method, eps, settings), **settings})
+    if resume and out is None:
+        raise InputError("resume needs the run folder to continue: give it as out", code="no-folder")
+    if out is not None and not resume:
+        _check_free_for_fit(out, overwrite=overwrite)
+    train, held_out = split_off(samples, chosen)
+    prepared = preflight(model, train, chosen, held_out, None if isinstance(method, str) else method)
     if out is None:
-        return Trainer(model, train, chosen, held_out=held, tell=tell).run()
+        return Trainer(prepared).run(on_event)
+    if resume:
+        return resume_in(out, prepared, on_event=on_event)
+    return run_in(out, prepared, overwrite=overwrite, on_event=on_event)
+
+
+def _method_values(method: str | Method, eps: Number | None, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that the method stands for."""
+    if isinstance(method, str):
+        if eps is None:
+            raise InputError("eps is missing, the radius of the ball: give it, such as eps=8/255", code="eps-missing")
+        return {"method": method, "eps": eps}
+    name = name_of(method)
+    own = method_fields(name)
+    for key in own.keys() & settings.keys():
+        raise InputError(
+            f"{key} must be set in the method object, got {key}={settings[key]!r} besides it: leave it out here",
+            code="method-object-setting",
+            name=key,
+        )
+    given = {key: getattr(method, key) for key in own}
+    eps = given.get("eps") if eps is None else parse_number(eps, "eps")
+    if eps is None or given.get("eps", eps) != eps:
+        raise InputError(
+            f"eps must be that of the method object, {given.get('eps')}, got {eps}: leave it out here",
+            code="method-object-setting",
+            name="eps",
+        )
+    values = {key if key in THREAT else f"method.{key}": value for key, value in given.items()}
+    return {"method": name, **values, "eps": eps}
+
+
+def _check_free_for_fit(out: str | Path, *, overwrite: bool) -> None:
     if not overwrite and (Path(out) / "config.toml").is_file():
         raise InputError(
-            f"{out} already has a run: go on with resume=True, replace it with overwrite=True, or give another out"
+            f"{out} already has a run: continue it with resume=True, replace it with overwrite=True, or give another "
+            "out",
+            code="run-exists",
         )
     check_free(out, overwrite=overwrite)
-    # What is wrong with the data or the settings shows here, before there is a folder; mapped files need one.
-    ready = Trainer(model, train, replace(chosen, memory_files=False), held_out=held, tell=tell)
-    return run_in(out, ready, chosen, overwrite=overwrite)
 
 
-def _resumed(
-    out: str | Path | None, model: nn.Module, train: Samples, settings: Settings, held: Samples | None, tell: Tell
+def prepare(settings: Settings, *, data_dir: str | Path | None = None) -> PreparedTraining:
+    """Load the data, build the model and check a run that is given by its settings alone."""
+    samples, test = sources.load(settings.data, None if data_dir is None else Path(data_dir))
+    train, held_out = split_off(samples, settings, test)
+    classes = len(train.classes)
+    model = models.build(settings.model, train.shape, classes, width=settings.width, seed=settings.seed)
+    return preflight(model, train, settings, held_out)
+
+
+def run_in(
+    out: str | Path,
+    prepared: PreparedTraining,
+    *,
+    overwrite: bool = False,
+    data_dir: Path | None = None,
+    on_event: OnEvent | None = None,
 ) -> Trained:
-    if out is None:
-        raise InputError("resume needs the run folder to go on with: give it as out")
+    """Train a prepared run in a new folder.
+
+    Args:
+        out: The folder.
+        prepared: The run.
+        overwrite: Replace an earlier run in the folder.
+        data_dir: Where the data was found, for the record.
+        on_event: Called with each event.
+    """
+    with new_run(out, prepared.settings, overwrite=overwrite, data_dir=data_dir) as folder:
+        return Trainer(prepared, folder).run(on_event)
+
+
+def resume_in(out: str | Path, prepared: PreparedTraining, *, on_event: OnEvent | None = None) -> Trained:
+    """Continue a prepared run in its folder; a damaged checkpoint gives a CheckpointWarning."""
     folder = RunFolder.open(out)
     with locked(folder.path):
-        trainer = Trainer(model, train, settings, held_out=held, folder=folder, tell=tell)
+        trainer = Trainer(prepared, folder)
         for text in trainer.resume():
             warnings.warn(f"skipped damaged checkpoint {text}", CheckpointWarning, stacklevel=3)
-        return trainer.run()
+        return trainer.run(on_event)
 
 
-def prepare(
-    settings: Settings, *, data_dir: str | Path | None = None, folder: RunFolder | None = None, tell: Tell
-) -> Trainer:
-    """The trainer of a run that is given by its settings alone."""
-    samples, test = sources.load(settings.data, None if data_dir is None else Path(data_dir))
-    train, held = split_off(samples, settings, test)
-    model = models.build(settings.model, train.shape, len(train.classes), width=settings.width, seed=settings.seed)
-    return Trainer(model, train, settings, held_out=held, folder=folder, tell=tell)
+def resume_run(out: str | Path, *, data_dir: str | Path | None = None, on_event: OnEvent | None = None) -> Trained:
+    """Continue the run in a folder, from its start if it has no checkpoint yet."""
+    folder = RunFolder.open(out)
+    prepared = prepare(run_settings(folder.config), data_dir=data_dir or folder.data_folder())
+    return resume_in(out, prepared, on_event=on_event)
 
 
 def split_off(samples: Samples, settings: Settings, test: Samples | None = None) -> tuple[Samples, Samples | None]:
-    """The samples to train on and those to watch, as the settings say."""
+    """Return the samples to train on and those to evaluate on while training, as the settings say."""
     if settings.samples is not None and settings.samples > len(samples):
         raise InputError(
-            f"cannot take {settings.samples} samples of {samples.name}, which has {len(samples)}: lower samples, or "
-            "leave it out for all"
+            f"samples must be at most {len(samples)}, the size of {samples.name}, got {settings.samples}: lower it, or "
+            "leave it out for all",
+            code="samples-range",
+            samples=settings.samples,
         )
     if settings.samples is not None and settings.samples < len(samples):
         samples = stratified_subset(samples, settings.samples, settings.seed)
     if not settings.validation:
         return samples, None
     if settings.validate_on == "test":
-        return samples, _watched(test, settings.validation)
+        return samples, _test_subset(test, settings.validation)
     if 2 * settings.validation > len(samples):
         raise InputError(
-            f"validation holds out {settings.validation} of {len(samples)} samples, which leaves too few to train on: "
-            f"lower it, such as --validation {len(samples) // 10}"
+            f"validation must be at most half of the {len(samples)} samples, got {settings.validation}: lower it, such "
+            f"as --validation {len(samples) // 10}",
+            code="validation-range",
+            validation=settings.validation,
         )
     return stratified_split(samples, settings.validation, seed=settings.seed)
 
 
-def _watched(test: Samples | None, n: int) -> Samples:
-    """Test samples to watch, the same ones for every seed."""
+def _test_subset(test: Samples | None, n: int) -> Samples:
+    """Return n test samples, the same for every seed."""
     if test is None:
-        raise InputError("validate_on = test, but there are no test samples here: hold out training samples, train")
+        raise InputError(
+            "validate_on = test needs a test set, and this data has none: use validate_on = train", code="no-test-set"
+        )
     if n > len(test):
-        raise InputError(f"validation watches {n} test samples, but {test.name} has {len(test)}: lower it")
+        raise InputError(
+            f"validation must be at most {len(test)}, the test set of {test.name}, got {n}: lower it",
+            code="validation-range",
+            validation=n,
+        )
     return stratified_subset(test, n)
 
 
 def check_free(out: str | Path, *, overwrite: bool) -> None:
-    """Say at once that a folder is taken, before data is read; where nothing is there, nothing is made."""
+    """Raise InputError if the folder has a run, before data is read; make nothing."""
     if Path(out).exists() and not overwrite:
         RunFolder.create(out)
-
-
-def run_in(
-    out: str | Path, ready: Trainer, settings: Settings, *, overwrite: bool = False, data_dir: Path | None = None
-) -> Trained:
-    """Run what a trainer without a folder has found to be right, in a folder of its own."""
-    with new_run(out, settings, overwrite=overwrite, data_dir=data_dir) as folder:
-        return Trainer(
-            ready.model, ready.train, settings, held_out=ready.held_out, folder=folder, tell=ready.tell
-        ).run()
 
 
 @contextmanager
 def new_run(
     out: str | Path, settings: Settings, *, overwrite: bool = False, data_dir: Path | None = None
 ) -> Iterator[RunFolder]:
-    """The locked folder of a new run; what fails before its first checkpoint leaves nothing behind."""
+    """Make and lock the folder of a new run; remove it if the run fails before its first checkpoint."""
     fresh = not Path(out).exists()
     folder = RunFolder.create(out, overwrite=overwrite)
     with locked(folder.path):
-        RunFolder.create(out)  # looked at again, now that nobody can come between
+        RunFolder.create(out)  # checked again, now that it is locked
         try:
             yield new_folder(out, settings, data_dir=data_dir)
         except Exception:
@@ -154,7 +227,7 @@ def new_run(
 
 
 def new_folder(path: str | Path, settings: Settings, *, data_dir: Path | None = None) -> RunFolder:
-    """The folder of a new run, with its config and environment."""
+    """Make the folder of a new run, with its config and environment."""
     folder = RunFolder.create(path)
     folder.write_config(settings.complete().as_dict(), settings.help_texts())
     where = data_folder(data_dir).resolve() if settings.data in sources.SOURCES else None

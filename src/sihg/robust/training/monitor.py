@@ -1,74 +1,73 @@
-"""Signs, seen while training, that it goes wrong; each with its remedy."""
+"""Warnings while training: each names a sign that it goes wrong, and a remedy."""
 
-from dataclasses import dataclass, field
-from typing import Any
+from sihg.robust.training.events import WarningRaised
+from sihg.store.schema import MetricsRow, MonitorState
 
-CONSTANT = 0.97  # share of predictions that are the most frequent of their batch, on average over an epoch
-COLLAPSE = 0.2  # fall of the robust accuracy that is no noise
-SATURATED = 0.98  # share of perturbation entries on the boundary
-STILL = 1e-3  # mean move of the memory in units of eps
-OLD = 0.05  # share of the first weights in their average, at the end of a run
-
-
-@dataclass
-class Watch:
-    """Looks at each epoch's row and says, once a kind, what is wrong."""
-
-    best: float = 0.0
-    said: list[str] = field(default_factory=list)
-
-    def look(self, row: dict[str, Any], most_predicted: float) -> list[str]:
-        """The warnings that this epoch gives."""
-        found = self._signs(row, most_predicted)
-        if row["robust"] is not None:
-            self.best = max(self.best, row["robust"])
-        new = [kind for kind in found if kind not in self.said]
-        self.said += new
-        return [found[kind] for kind in new]
-
-    def _signs(self, row: dict[str, Any], most_predicted: float) -> dict[str, str]:
-        """What is wrong with this epoch, by kind."""
-        epoch, robust, moved, saturated = (row[name] for name in ("epoch", "robust", "moved", "saturated"))
-        signs = {}
-        if most_predicted >= CONSTANT and row["accuracy"] < 0.9 * most_predicted:  # else that class is the data's
-            signs["constant"] = (
-                f"{most_predicted:.1%} of a batch's predictions in epoch {epoch} were one class: start with a smaller "
-                "ball (ramp 3), or take another learning rate"
-            )
-        if robust is not None and robust < self.best - COLLAPSE:
-            signs["overfitting"] = (
-                f"robust accuracy fell from {self.best:.1%} to {robust:.1%} in epoch {epoch}, while it is "
-                f"{row['accuracy']:.1%} under the training attack (catastrophic overfitting): take the best "
-                "checkpoint, or train with more ascent steps"
-            )
-        if saturated is not None and saturated >= SATURATED:
-            signs["saturated"] = (
-                f"{saturated:.1%} of the stored perturbations of epoch {epoch} lie on the boundary of what is "
-                "searched, so the memory adds nothing to random corners: lower tau or step_size"
-            )
-        if moved is not None and epoch > 1 and moved < STILL:
-            signs["still"] = (
-                f"the stored perturbations moved by {moved:.2g} eps on average in epoch {epoch}: raise tau or step_size"
-            )
-        return signs
+ONE_CLASS_SHARE = 0.97  # of predictions that are the most frequent of their batch, on average over an epoch
+COLLAPSE = 0.2  # fall of the robust accuracy that is more than noise
+SATURATED_SHARE = 0.98  # of perturbation entries on the boundary
+LEAST_MOVE = 1e-3  # mean move of the memory in units of eps
+MAX_FIRST_SHARE = 0.05  # of the first weights in their average, at the end of a run
 
 
-def short_average(ema: float, steps: int) -> list[str]:
-    """The warning of a run whose averaged weights have hardly left those they began with."""
-    share = ema ** (steps - 1)
-    if share < OLD:
-        return []
-    return [
-        f"{share:.0%} of the averaged weights, which are evaluated, are those of the first step: ema = {ema:g} looks "
-        f"back {1 / (1 - ema):.0f} steps, and the run had {steps}: lower ema, or train longer"
-    ]
+def check_epoch(state: MonitorState, row: MetricsRow, most_predicted: float, norm: str = "linf") -> list[WarningRaised]:
+    """Return the warnings that an epoch gives, each kind once per run, and update the state.
+
+    Args:
+        state: What the warnings depend on; changed in place.
+        row: The metrics of the epoch.
+        most_predicted: The share of samples that were predicted as the most frequent class of their batch.
+        norm: The norm of the ball. Perturbations belong on the sphere of an l2 ball, not on the faces of a box.
+    """
+    found = _signs(state, row, most_predicted)
+    if norm != "linf":
+        found.pop("saturated", None)
+    if row.robust is not None:
+        state.best = max(state.best, row.robust)
+    new = {kind: text for kind, text in found.items() if kind not in state.said}
+    state.said += new
+    return [WarningRaised(kind, text, row.epoch) for kind, text in new.items()]
 
 
-def long_ramp(ramp: float, epochs: int, eps: float) -> list[str]:
-    """The warning of a run that ends before its ball has grown."""
-    if ramp < epochs:
-        return []
-    return [
-        f"the ball grows over ramp = {ramp:g} epochs and the run had {epochs}, so it never trained at eps = {eps:g}: "
-        "shorten the ramp, or train longer"
-    ]
+def check_end(epochs: int, eps: float, ramp: float, ema: float, averaged_steps: int) -> list[WarningRaised]:
+    """Return the warnings of a finished run: the radius never reached eps, or the average is too young."""
+    signs = {}
+    share = ema ** (averaged_steps - 1) if ema else 0.0
+    if share >= MAX_FIRST_SHARE:
+        signs["short-average"] = (
+            f"{share:.0%} of the averaged weights, which are evaluated, are those of the first step: ema = {ema:g} "
+            f"averages over {1 / (1 - ema):.0f} steps, and the run had {averaged_steps}: lower ema, or train longer"
+        )
+    if ramp >= epochs:
+        signs["long-ramp"] = (
+            f"the radius grows over ramp = {ramp:g} epochs and the run had {epochs}, so it never trained at "
+            f"eps = {eps:g}: shorten the ramp, or train longer"
+        )
+    return [WarningRaised(kind, text, epochs) for kind, text in signs.items()]
+
+
+def _signs(state: MonitorState, row: MetricsRow, most_predicted: float) -> dict[str, str]:
+    signs = {}
+    accuracy = row.accuracy or 0.0
+    if most_predicted >= ONE_CLASS_SHARE and accuracy < 0.9 * most_predicted:  # else most samples have that label
+        signs["constant"] = (
+            f"{most_predicted:.1%} of a batch's predictions in epoch {row.epoch} were one class: start with a smaller "
+            "radius (ramp 3), or use another learning rate"
+        )
+    if row.robust is not None and row.robust < state.best - COLLAPSE:
+        signs["overfitting"] = (
+            f"robust accuracy fell from {state.best:.1%} to {row.robust:.1%} in epoch {row.epoch}, while it is "
+            f"{accuracy:.1%} under the training attack (catastrophic overfitting): use the best checkpoint, or train "
+            "with more ascent steps"
+        )
+    if row.saturated is not None and row.saturated >= SATURATED_SHARE:
+        signs["saturated"] = (
+            f"{row.saturated:.1%} of the stored perturbations of epoch {row.epoch} lie on the boundary of the searched "
+            "set, so the memory is no better than random corners: lower tau or step_size"
+        )
+    if row.moved is not None and row.epoch > 1 and row.moved < LEAST_MOVE:
+        signs["still"] = (
+            f"the stored perturbations moved by {row.moved:.2g} eps on average in epoch {row.epoch}: raise tau or "
+            "step_size"
+        )
+    return signs
