@@ -55,8 +55,8 @@ def fingerprint(run: Trainer) -> dict[str, Any]:
     here = run.progress
     memory: PerturbationMemory | None = getattr(run.method, "memory", None)
     tensors["method"] = run.method.state(here.epoch) if memory is None else memory.state(here.epoch)
-    found = {f"{group}.{name}": as_bytes(t) for group, some in tensors.items() for name, t in some.items()}
-    found |= {"optimizer": state, "progress": without_seconds(msgspec.to_builtins(here))}
+    flat = {f"{group}.{name}": as_bytes(t) for group, some in tensors.items() for name, t in some.items()}
+    found: dict[str, Any] = flat | {"optimizer": state, "progress": without_seconds(msgspec.to_builtins(here))}
     return found | ({} if run.folder is None else records(run.folder.path))
 
 

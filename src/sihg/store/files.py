@@ -7,12 +7,14 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 from sihg.errors import InputError
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 
 def write_bytes(path: str | Path, data: bytes) -> Path:

@@ -1,52 +1,88 @@
-"""Nested states, such as those of optimisers, as JSON and tensors apart, which is how checkpoints keep them."""
+"""Split nested states, such as those of optimisers, into JSON and tensors, as checkpoints keep them."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sihg.errors import InputError
+from sihg.store.files import Json
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+State: TypeAlias = "bool | int | float | str | Tensor | list[State] | tuple[State, ...] | Mapping[Any, State] | None"
 
-def flatten_state(tree: Any) -> tuple[Any, "dict[str, Tensor]"]:
-    """The tree as JSON with references, and the tensors they refer to; `put_together` is the way back."""
+
+def flatten_state(tree: State) -> tuple[Json, "dict[str, Tensor]"]:
+    """Replace the tensors of a nested state by references.
+
+    Args:
+        tree: Numbers, text, None and tensors in dicts, lists and tuples.
+
+    Returns:
+        The tree as JSON, and the tensors by the names that stand for them. `unflatten_state` is the way back.
+
+    Raises:
+        InputError: If the tree holds something else.
+
+    Example:
+        >>> flatten_state({"lr": 0.1, "betas": (0.9, 0.99)})
+        ({'kind': 'dict', 'value': [['lr', 0.1], ['betas', {'kind': 'tuple', 'value': [0.9, 0.99]}]]}, {})
+    """
     tensors: dict[str, Tensor] = {}
-    return _apart(tree, "", tensors), tensors
+    return _flatten(tree, "", tensors), tensors
 
 
-def unflatten_state(tree: Any, tensors: "Mapping[str, Tensor]") -> Any:
-    """The tree that `taken_apart` was given."""
+def unflatten_state(tree: Json, tensors: "Mapping[str, Tensor]") -> Any:
+    """Return the tree that `flatten_state` was given.
+
+    Args:
+        tree: The first result of `flatten_state`.
+        tensors: The second.
+
+    Returns:
+        The tree, with the tensors themselves, not copies.
+
+    Example:
+        >>> unflatten_state(*flatten_state({0: (1, [None])}))
+        {0: (1, [None])}
+    """
     if isinstance(tree, list):
         return [unflatten_state(item, tensors) for item in tree]
     if not isinstance(tree, dict):
         return tree
-    kind, value = tree["kind"], tree["value"]
-    if kind == "tensor":
+    value: Any = tree["value"]
+    if tree["kind"] == "tensor":
         return tensors[value]
-    if kind == "tuple":
+    if tree["kind"] == "tuple":
         return tuple(unflatten_state(item, tensors) for item in value)
     return {key: unflatten_state(item, tensors) for key, item in value}
 
 
-def _apart(tree: Any, path: str, tensors: "dict[str, Tensor]") -> Any:
-    if hasattr(tree, "untyped_storage"):
-        name = path if path not in tensors else f"{path}#{len(tensors)}"  # as for {"a": {"b": t}, "a/b": t}
-        tensors[name] = tree
-        return {"kind": "tensor", "value": name}
+def _flatten(tree: State, path: str, tensors: "dict[str, Tensor]") -> Json:
+    if tree is None or isinstance(tree, bool | int | float | str):
+        return tree
     if isinstance(tree, Mapping):
         for key in tree:
             if not isinstance(key, str | int | float):
                 raise InputError(
-                    f"{path or 'the state'} has the key {key!r}, which JSON cannot hold: use numbers, texts"
+                    f"{path or 'the state'} has the key {key!r}, which JSON cannot hold: use numbers or text",
+                    code="state-key",
+                    path=path,
+                    key=key,
                 )
-        items = [[key, _apart(item, f"{path}/{key}", tensors)] for key, item in tree.items()]
-        return {"kind": "dict", "value": items}
+        pairs: list[Json] = [[key, _flatten(item, f"{path}/{key}", tensors)] for key, item in tree.items()]
+        return {"kind": "dict", "value": pairs}
     if isinstance(tree, list | tuple):
-        items = [_apart(item, f"{path}/{i}", tensors) for i, item in enumerate(tree)]
+        items = [_flatten(item, f"{path}/{i}", tensors) for i, item in enumerate(tree)]
         return items if isinstance(tree, list) else {"kind": "tuple", "value": items}
-    if tree is None or isinstance(tree, bool | int | float | str):
-        return tree
+    if hasattr(tree, "untyped_storage"):  # a tensor; asking so needs no torch
+        name = path if path not in tensors else f"{path}#{len(tensors)}"  # as for {"a": {"b": t}, "a/b": t}
+        tensors[name] = tree
+        return {"kind": "tensor", "value": name}
+    kind = type(tree).__name__
     raise InputError(
-        f"{path or 'the state'} is a {type(tree).__name__}, which a checkpoint cannot keep: use numbers, texts, tensors"
+        f"{path or 'the state'} is a {kind}, which a checkpoint cannot keep: use numbers, text or tensors",
+        code="state-type",
+        path=path,
+        type=kind,
     )

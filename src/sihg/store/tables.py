@@ -1,4 +1,4 @@
-"""Tables and logs that only grow: one line a write, so that a kill tears the last line at most."""
+"""Append to tables and logs: one write per line, so that a kill damages only the last line."""
 
 import csv
 import io
@@ -7,20 +7,20 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from sihg.errors import InputError, UnknownNameError
+from sihg.store.files import Json, sync_folder
 
 
 class _Lines:
-    """A text file to which whole lines are appended; a torn last line of an earlier process is cut off first."""
+    """A text file to which whole lines are appended; an incomplete last line of a killed process is cut off first."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._cut_torn_line()
+        self._cut_incomplete_line()
 
     def size(self) -> int:
-        """Give the bytes so far: what `truncate` needs to come back here."""
+        """Return the number of bytes so far, for `truncate`."""
         try:
             return self.path.stat().st_size
         except FileNotFoundError:
@@ -31,8 +31,12 @@ class _Lines:
         found = self.size()
         if found < size:
             raise InputError(
-                f"{self.path} has {found} bytes, the checkpoint was made at {size}: put the whole file back, "
-                "or start a new run"
+                f"{self.path} has {found} bytes, the checkpoint was made at {size}: restore the whole file, "
+                "or start a new run",
+                code="table-too-short",
+                path=self.path,
+                size=size,
+                found=found,
             )
         if size == found:
             return
@@ -41,8 +45,11 @@ class _Lines:
                 file.seek(max(size - 1, 0))
                 if size < 0 or (size > 0 and file.read(1) != b"\n"):
                     raise InputError(
-                        f"{self.path} has no line that ends at byte {size}, so it is not the file the checkpoint was "
-                        "made with: put that file back, or start a new run"
+                        f"{self.path} has no line that ends at byte {size}, so it is not the file of the checkpoint: "
+                        "restore that file, or start a new run",
+                        code="table-differs",
+                        path=self.path,
+                        size=size,
                     )
                 file.truncate(size)
                 os.fsync(file.fileno())
@@ -50,21 +57,22 @@ class _Lines:
             raise self._failed(error) from error
 
     def flush_to_disk(self) -> None:
-        """Return when every line so far is on the disk."""
+        """Return when every line so far, and the file's name, are on the disk."""
         try:
             if self.path.exists():
                 with self.path.open("r+b") as file:
                     os.fsync(file.fileno())
+                sync_folder(self.path.parent)
         except OSError as error:
             raise self._failed(error) from error
 
     def _append(self, line: str) -> None:
-        data = line.encode(errors="backslashreplace")  # a file name may be no text; in JSON this is its escape
+        data = line.encode(errors="backslashreplace")  # a file name may not be UTF-8; in JSON this is its escape
         try:
             handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
             try:
                 written = os.write(handle, data)
-                if written < len(data):  # a disk that is nearly full takes a part: take it back, then ask for the rest
+                if written < len(data):  # the disk is nearly full: undo the part that it took
                     os.ftruncate(handle, os.fstat(handle).st_size - written)
                     raise OSError(f"took {written} of {len(data)} bytes")
             finally:
@@ -72,7 +80,7 @@ class _Lines:
         except OSError as error:
             raise self._failed(error) from error
 
-    def _cut_torn_line(self) -> None:
+    def _cut_incomplete_line(self) -> None:
         if not self.path.is_file():
             return
         try:
@@ -91,17 +99,38 @@ class _Lines:
             raise self._failed(error) from error
 
     def _failed(self, error: OSError) -> InputError:
-        return InputError(f"cannot write {self.path} ({error.strerror or error}): free the place, then resume the run")
+        return InputError(
+            f"cannot write {self.path} ({error.strerror or error}): make room there, then resume the run",
+            code="cannot-write-table",
+            path=self.path,
+        )
 
 
 class Table(_Lines):
-    """A CSV file with fixed columns; numbers are written exactly, what is missing or None as an empty cell."""
+    """A CSV file with fixed columns. Numbers are written exactly; a missing value or None is an empty cell.
+
+    Args:
+        path: The file. If it exists, rows are appended.
+        columns: The names of the columns.
+
+    Raises:
+        InputError: If the columns repeat, or are not those of the existing file.
+
+    Example:
+        >>> Table("metrics.csv", ["epoch", "loss"]).append({"epoch": 1, "loss": 0.25})
+        >>> read_table("metrics.csv")
+        [{'epoch': '1', 'loss': '0.25'}]
+    """
 
     def __init__(self, path: str | Path, columns: Sequence[str]) -> None:
         super().__init__(path)
         self.columns = tuple(columns)
         if not self.columns or len(set(self.columns)) < len(self.columns):
-            raise InputError(f"a table needs different columns, got {self.columns}: name each once")
+            raise InputError(
+                f"a table needs different columns, got {self.columns}: name each once",
+                code="table-columns",
+                columns=self.columns,
+            )
         self._header = _csv_line(self.columns)
         if self.size() == 0:
             self._append(self._header)
@@ -111,11 +140,14 @@ class Table(_Lines):
             if found != self._header:
                 raise InputError(
                     f"{self.path} has the columns {found.strip()}, this run writes {self._header.strip()}: "
-                    "resume with the version that began the run, or start a new one"
+                    "resume with the version that began the run, or start a new one",
+                    code="table-columns-differ",
+                    path=self.path,
+                    found=found.strip(),
                 )
 
-    def append(self, row: Mapping[str, Any]) -> None:
-        """Write one row."""
+    def append(self, row: Mapping[str, object]) -> None:
+        """Write one row of numbers and text by column."""
         for name in row:
             if name not in self.columns:
                 raise UnknownNameError("column", name, list(self.columns))
@@ -124,47 +156,110 @@ class Table(_Lines):
     def truncate(self, size: int) -> None:
         """Cut off what was written after the file had `size` bytes; the header stays."""
         if size < (header := len(self._header.encode())):
-            raise InputError(f"{self.path} cannot be cut to {size} bytes, its header has {header}: give a size it had")
+            raise InputError(
+                f"{self.path} cannot be cut to {size} bytes, its header has {header}: give a size it had",
+                code="table-header",
+                path=self.path,
+                size=size,
+            )
         super().truncate(size)
 
 
 class JsonLines(_Lines):
-    """A log of one JSON object a line; floats that are not finite become null."""
+    """A log with one JSON object per line. Floats that are NaN or infinite become null.
 
-    def append(self, entry: Mapping[str, Any]) -> None:
+    Args:
+        path: The file. If it exists, lines are appended.
+
+    Example:
+        >>> JsonLines("log.jsonl").append({"event": "warning", "loss": float("nan")})
+        >>> read_json_lines("log.jsonl")
+        [{'event': 'warning', 'loss': None}]
+    """
+
+    def append(self, entry: Mapping[str, object]) -> None:
         """Write one object."""
         self._append(json.dumps(_json(entry, ""), ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def read_table(path: str | Path) -> list[dict[str, str]]:
-    """Read the rows of a table as text by column; a torn last line is left out."""
-    lines = list(csv.reader(io.StringIO(_whole_lines(path), newline="")))
+    """Read the rows of a table; an incomplete last line is left out.
+
+    Args:
+        path: The CSV file.
+
+    Returns:
+        One dict per row: text by column.
+
+    Raises:
+        InputError: If the file cannot be read or a row has too many or too few cells.
+
+    Example:
+        >>> _ = Path("t.csv").write_text("epoch,loss\\n1,0.5\\n2,")
+        >>> read_table("t.csv")
+        [{'epoch': '1', 'loss': '0.5'}]
+    """
+    lines = list(csv.reader(io.StringIO(_read_whole_lines(path), newline="")))
     for number, line in enumerate(lines, 1):
         if len(line) != len(lines[0]):
-            raise InputError(f"{path} has {len(line)} cells in line {number}, not {len(lines[0])}: repair that line")
+            raise InputError(
+                f"{path} has {len(line)} cells in line {number}, not {len(lines[0])}: repair that line",
+                code="table-cells",
+                path=path,
+                line=number,
+            )
     return [dict(zip(lines[0], line, strict=True)) for line in lines[1:]]
 
 
-def read_json_lines(path: str | Path) -> list[dict[str, Any]]:
-    """Read the objects of a log; a torn last line is left out."""
+def read_json_lines(path: str | Path) -> list[dict[str, Json]]:
+    """Read the objects of a log; an incomplete last line is left out.
+
+    Args:
+        path: The file.
+
+    Returns:
+        One dict per line.
+
+    Raises:
+        InputError: If the file cannot be read or a line is not a JSON object.
+
+    Example:
+        >>> _ = Path("l.jsonl").write_text('{"epoch": 1}\\n{"epo')
+        >>> read_json_lines("l.jsonl")
+        [{'epoch': 1}]
+    """
     entries = []
-    for number, line in enumerate(_whole_lines(path).split("\n")[:-1], 1):
+    for number, line in enumerate(_read_whole_lines(path).split("\n")[:-1], 1):
         try:
             entries.append(json.loads(line))
+            reason = "" if isinstance(entries[-1], dict) else f"it is a {type(entries[-1]).__name__}"
         except ValueError as error:
-            raise InputError(f"{path} has no JSON in line {number} ({error}): repair that line") from error
+            reason = str(error)
+        if reason:
+            raise InputError(
+                f"{path} has no JSON object in line {number} ({reason}): repair that line",
+                code="log-line",
+                path=path,
+                line=number,
+            )
     return entries
 
 
-def _whole_lines(path: str | Path) -> str:
+def _read_whole_lines(path: str | Path) -> str:
     try:
         data = Path(path).read_bytes()
         return data[: data.rfind(b"\n") + 1].decode()
     except OSError as error:
-        raise InputError(f"cannot read {path} ({error.strerror or error}): check the path and its rights") from error
+        raise InputError(
+            f"cannot read {path} ({error.strerror or error}): check the path and its permissions",
+            code="cannot-read-table",
+            path=path,
+        ) from error
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{path} is not UTF-8 text (at line {line}): repair that line") from error
+        raise InputError(
+            f"{path} is not UTF-8 text (at line {line}): repair that line", code="table-not-utf8", path=path, line=line
+        ) from error
 
 
 def _csv_line(cells: Sequence[str]) -> str:
@@ -173,34 +268,40 @@ def _csv_line(cells: Sequence[str]) -> str:
     return text.getvalue()
 
 
-def _cell(value: Any, name: str) -> str:
-    value = _plain(value)
+def _cell(value: object, name: str) -> str:
+    value = _as_python(value)
     if value is None:
         return ""
     if isinstance(value, float):
         return float.__repr__(value)
     if isinstance(value, str) and ("\n" in value or "\r" in value):
-        raise InputError(f"column {name} got a text of several lines, {value!r}: write it to the log")
-    if isinstance(value, (str, int)):
+        raise InputError(
+            f"column {name} got text of several lines, {value!r}: write it to the log", code="cell-lines", column=name
+        )
+    if isinstance(value, str | int):
         return str(value)
-    raise InputError(f"column {name} got {value!r}: give a number or a text")
+    raise InputError(f"column {name} got {value!r}: give a number or text", code="cell-type", column=name)
 
 
-def _json(value: Any, name: str) -> Any:
-    value = _plain(value)
+def _json(value: object, name: str) -> Json:
+    value = _as_python(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if value is None or isinstance(value, (str, int)):
+    if value is None or isinstance(value, str | int):
         return value
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, Mapping):
         return {str(key): _json(item, f"{name}.{key}" if name else str(key)) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, list | tuple):
         return [_json(item, f"{name}[{i}]") for i, item in enumerate(value)]
-    raise InputError(f"the log's entry {name} = {value!r} has no JSON form: give numbers, texts, lists or mappings")
+    raise InputError(
+        f"the log's entry {name} = {value!r} has no JSON form: give numbers, text, lists or mappings",
+        code="log-type",
+        name=name,
+    )
 
 
-def _plain(value: Any) -> Any:
-    """Numbers of numpy and torch as Python's."""
+def _as_python(value: object) -> object:
+    """Convert scalars of numpy and torch to Python's numbers."""
     return value.item() if hasattr(value, "item") and getattr(value, "ndim", None) == 0 else value

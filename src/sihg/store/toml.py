@@ -1,4 +1,4 @@
-"""Settings as TOML: written so that reading gives the same values, bit by bit."""
+"""Write settings as TOML, so that reading gives the same values, bit by bit."""
 
 import datetime
 import tomllib
@@ -13,52 +13,105 @@ from sihg.errors import InputError
 _PLAIN = (str, int, float, datetime.date, datetime.time)  # bool is an int, datetime a date
 
 
-def to_toml(settings: Mapping[str, Any], comments: Mapping[str, str] | None = None) -> str:
-    """Write settings as TOML, leaving out those that are None; `comments` go above their `key` or `table.key`."""
+def to_toml(settings: Mapping[str, object], comments: Mapping[str, str] | None = None) -> str:
+    """Convert settings to TOML text, leaving out those that are None.
+
+    Args:
+        settings: Numbers, text, dates, paths, lists and nested mappings by name.
+        comments: Text to put above a `key`, a `table` or a `table.key`.
+
+    Returns:
+        The text.
+
+    Raises:
+        InputError: If TOML cannot hold a value; the message names it.
+
+    Example:
+        >>> print(to_toml({"epochs": 15, "attack": {"eps": 0.1}}, {"attack.eps": "radius"}), end="")
+        epochs = 15
+        <BLANKLINE>
+        [attack]
+        # radius
+        eps = 0.1
+    """
     text = tomli_w.dumps(_table(settings, ""))
     try:
         text.encode()
     except UnicodeEncodeError as error:
+        character = error.object[error.start]
         raise InputError(
-            f"a setting has {error.object[error.start]!r}, which is no text: rename what it names"
+            f"a setting contains {character!r}, which UTF-8 cannot hold: rename what it names",
+            code="setting-not-utf8",
+            character=character,
         ) from None
-    return _commented(text, comments) if comments else text
+    return _add_comments(text, comments) if comments else text
 
 
 def from_toml(path: str | Path) -> dict[str, Any]:
-    """Read a TOML file; an error names the file and the line."""
+    """Read a TOML file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Its tables as nested dicts.
+
+    Raises:
+        InputError: If the file cannot be read or is not TOML; the message names the file and the line.
+
+    Example:
+        >>> _ = Path("config.toml").write_text("epochs = 15")
+        >>> from_toml("config.toml")
+        {'epochs': 15}
+    """
     path = Path(path)
     try:
         return tomllib.loads(path.read_bytes().decode())
     except OSError as error:
-        raise InputError(f"cannot read {path} ({error.strerror or error}): check the path and its rights") from error
+        raise InputError(
+            f"cannot read {path} ({error.strerror or error}): check the path and its permissions",
+            code="cannot-read-toml",
+            path=path,
+        ) from error
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{path} is not UTF-8 text (at line {line}): save it as UTF-8") from error
+        raise InputError(
+            f"{path} is not UTF-8 text (at line {line}): save it as UTF-8", code="toml-not-utf8", path=path, line=line
+        ) from error
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path} is not valid TOML, {error}: correct it there") from error
+        raise InputError(f"{path} is not valid TOML, {error}: correct it there", code="not-toml", path=path) from error
 
 
-def _table(settings: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _table(settings: Mapping[Any, object], where: str) -> dict[str, object]:
     for key in settings:
         if not isinstance(key, str):
-            raise InputError(f"setting {where}{key!r} has a {type(key).__name__} as its name: use a string")
+            kind = type(key).__name__
+            raise InputError(
+                f"the name of setting {where}{key!r} must be text, got {kind}: use a string",
+                code="setting-name",
+                name=f"{where}{key!r}",
+                type=kind,
+            )
     return {key: _value(value, f"{where}{key}") for key, value in settings.items() if value is not None}
 
 
-def _value(value: Any, name: str) -> Any:
+def _value(value: object, name: str) -> object:
     if isinstance(value, Mapping):
         return _table(value, f"{name}.")
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, list | tuple):
         return [_value(item, f"{name}[{i}]") for i, item in enumerate(value)]
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, _PLAIN):
         return value
-    raise InputError(f"setting {name} = {value!r} has no TOML form: use a number, a string, a list or a table")
+    raise InputError(
+        f"setting {name} = {value!r} has no TOML form: use a number, a string, a list or a table",
+        code="setting-type",
+        name=name,
+    )
 
 
-def _commented(text: str, comments: Mapping[str, str]) -> str:
+def _add_comments(text: str, comments: Mapping[str, str]) -> str:
     lines, table = [], ""
     for line in text.splitlines():
         key = line.partition(" = ")[0]

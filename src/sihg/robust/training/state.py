@@ -98,7 +98,7 @@ class TrainingState:
             self.files["metrics"].append(row.cells())
             if "memory" in self.files:
                 cells = {"epoch": row.epoch, "moved": row.moved, "saturated": row.saturated}
-                self.files["memory"].append(cells | self.prepared.method.memory_row(self.progress.epoch))
+                self.files["memory"].append({**cells, **self.prepared.method.memory_row(self.progress.epoch)})
             self.files["log"].append({"event": "epoch", **row.cells()})
             for warning in warnings:
                 self.files["log"].append({"event": "warning", "epoch": row.epoch, "text": warning.text})
