@@ -3,7 +3,8 @@
 import tomllib
 from collections.abc import Iterable
 from fractions import Fraction
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin
 
 from sihg.errors import InputError
 
@@ -72,6 +73,36 @@ def parse_literal(value: Value) -> Value:
         except (ValueError, ZeroDivisionError):
             continue
     return value
+
+
+def coerce(kind: Any, value: object, name: str = "the value") -> Any:
+    """Convert a value to a declared type: bool, int, float, str, a tuple of these, or one of them or None.
+
+    Text is converted as people write it. "none" means None, unless the type is str. Other types are parsed by their
+    looks.
+
+    >>> coerce(float, "8/255") == 8 / 255, coerce(int | None, "none"), coerce(tuple[float, float], "0,1")
+    (True, None, (0.0, 1.0))
+    """
+    choices = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    if value is None or (str(value).lower() == "none" and kind is not str):
+        if NoneType in choices:
+            return None
+        raise InputError(f"{name} cannot be none: give a value", code="none-not-allowed", name=name)
+    wanted = next(choice for choice in choices if choice is not NoneType)
+    if get_origin(wanted) is tuple:
+        parts = value.split(",") if isinstance(value, str) else value
+        kinds = get_args(wanted)
+        if not isinstance(parts, list | tuple) or len(parts) != len(kinds):
+            raise InputError(
+                f"{name} must be {len(kinds)} values such as 0,1, got {value!r}",
+                code="number-of-values",
+                name=name,
+            )
+        return tuple(coerce(part_kind, part, name) for part_kind, part in zip(kinds, parts, strict=True))
+    if wanted in (bool, int, float):
+        return {bool: parse_bool, int: parse_int, float: parse_number}[wanted](value, name)
+    return str(value) if wanted is str else parse_literal(value)  # type: ignore[arg-type]
 
 
 def parse_names(text: str | Iterable[str]) -> list[str]:

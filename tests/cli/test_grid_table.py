@@ -9,13 +9,13 @@ from typing import Any
 from sihg.cli.grid_table import results_json, results_table
 from sihg.experiments.grid import Grid
 from sihg.experiments.grid_summary import MethodSummary
-from sihg.robust.training.config import preset
+from sihg.robust.training.config import read_preset
 
 ATTACKS = ("natural", "pgd-20", "pgd-50-10", "fgsm")
 
 
 def grid(name: str, *methods: str) -> Grid:
-    return Grid(Path("nowhere"), {method: preset(name, method) for method in methods}, 3, ATTACKS, None, 1)
+    return Grid(Path("nowhere"), {method: read_preset(name, method) for method in methods}, 3, ATTACKS, None, 1)
 
 
 def row(method: str, *values: float) -> MethodSummary:

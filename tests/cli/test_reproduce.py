@@ -306,7 +306,7 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     "--samples must be at least 1, got 0": ("digits", "--samples", "0"),
     "cannot take 398 of the 397 samples": ("digits", "--samples", "398"),
     "unknown setting 'epoch': did you mean 'epochs'?": ("digits", "--epoch", "3"),
-    "epochs must be at least 1, got 0": ("digits", "--epochs", "0"),
+    "epochs must be an integer >= 1, got 0": ("digits", "--epochs", "0"),
     "has no setting 'tau', which belongs to msi-hg": ("digits", "--methods", "pgd,dat", "--tau", "0.1"),
     "--seed is said by --trials here": ("digits", "--seed", "3"),
     "--method is said by --methods here": ("digits", "--method", "pgd"),

@@ -14,7 +14,7 @@ from sihg.cli.main import main
 from sihg.cli.running import Telling, pairs
 from sihg.errors import InputError
 from sihg.robust.methods import METHODS
-from sihg.robust.training.config import preset, presets
+from sihg.robust.training.config import read_preset, read_presets
 from sihg.robust.training.events import Event, StepDone
 from sihg.store.lock import locked
 from sihg.store.tables import read_table
@@ -66,31 +66,33 @@ def test_table_and_the_presets_method(tmp_path: Path, capsys: pytest.CaptureFixt
     assert (config["optimizer"]["nesterov"], config["optimizer"]["theta"]) == (True, 0.0)
 
 
-@pytest.mark.parametrize("name", sorted(presets()))
+@pytest.mark.parametrize("name", sorted(read_presets()))
 def test_presets(name: str) -> None:
-    assert presets()[name]["about"]
+    assert read_presets()[name]["about"]
     for method in METHODS:
-        settings = preset(name, method)
-        assert settings.method["name"] == method
+        settings = read_preset(name, method)
+        assert settings.method.name == method
         if method == "ibp" and "resnet" in settings.model:
             continue  # refused
         if method != "yopo":  # its authors' optimiser
-            assert settings.optimizer.get("nesterov", False) is (method != "msi-hg" or name.startswith("mnist-robust"))
-        assert settings.epochs == (settings.epochs if method == "free" else preset(name).epochs)
+            assert settings.optimizer.options.get("nesterov", False) is (
+                method != "msi-hg" or name.startswith("mnist-robust")
+            )
+        assert settings.epochs == (settings.epochs if method == "free" else read_preset(name).epochs)
 
 
 def test_the_papers_settings() -> None:
-    cifar = preset("cifar10")
-    assert (cifar.eps, cifar.method["tau"], cifar.method["steps"]) == (8 / 255, 14 / 255, 10)
-    assert cifar.schedule["points"][1] == [5, 0.2]
-    assert preset("cifar10", "free").epochs == 4
-    assert (preset("mnist").eps, preset("mnist", "trades").method["beta"]) == (0.4, 1.0)
+    cifar = read_preset("cifar10")
+    assert (cifar.eps, cifar.method_settings.tau, cifar.method_settings.steps) == (8 / 255, 14 / 255, 10)
+    assert cifar.schedule.options["points"] == [[0, 0], [5, 0.2], [15, 0], [20, 0.02], [30, 0]]
+    assert read_preset("cifar10", "free").epochs == 4
+    assert (read_preset("mnist").eps, read_preset("mnist", "trades").method_settings.beta) == (0.4, 1.0)
 
 
 def test_settings_as_typed(capsys: pytest.CaptureFixture[str]) -> None:
     assert pairs(["--lr", "-1", "--flip", "--crop=2"]) == [("lr", "-1"), ("flip", None), ("crop", "2")]
     settings = train.chosen(None, [("data", "npz:x.npz"), ("method.name", "pgd"), ("bounds", "none"), ("eps", "8/255")])
-    assert (settings.method["name"], settings.bounds, settings.eps) == ("pgd", None, 8 / 255)
+    assert (settings.method.name, settings.bounds, settings.eps) == ("pgd", None, 8 / 255)
     assert capsys.readouterr().err == ""  # such data has no preset
     assert train.chosen("mnist", [("data", "fashion-mnist")]).data == "fashion-mnist"
     assert capsys.readouterr().err == "settings: preset mnist\n"
@@ -137,7 +139,7 @@ MISTAKES = {
     "SparseAdam does not support dense gradients": ["--optimizer", "sparseadam"],
     "nesterov must be true or false, got 'maybe'": ["--nesterov", "maybe"],
     "weight_decay must be finite, got nan": ["--weight-decay", "nan"],
-    "batch_size must be at least 1, got 0: give 1 or more": ["--batch-size", "0"],
+    "batch_size must be an integer >= 1, got 0": ["--batch-size", "0"],
     "are both settings to begin with: leave out one": ["--preset", "mnist", "--config", "x.toml"],
     "cannot read /nowhere/x.toml": ["--config", "/nowhere/x.toml"],
 }

@@ -12,7 +12,7 @@ from sihg.robust.data import DataWarning
 from sihg.robust.data.samples import stratified_split
 from sihg.robust.evaluation.evaluate import planned
 from sihg.robust.threat import Ball
-from sihg.robust.training.config import Settings, preset
+from sihg.robust.training.config import Settings, read_preset
 from sihg.robust.training.events import Event, StepDone
 from sihg.robust.training.fit import new_folder, prepare
 from sihg.robust.training.results import Trained
@@ -65,7 +65,7 @@ def test_svhn_learns_in_a_few_hundred_steps(tmp_path: Path) -> None:
     With half the steps, or the ball at its size after two thirds of them, the prediction is still constant.
     """
     short = {"samples": 10_100, "validation": 100, "epochs": 6, "steps": 3, "ramp": 6}
-    settings = preset("svhn").with_values(short)
+    settings = read_preset("svhn").with_values(short)
     result = trained_with_a_kill(settings, tmp_path, at=250)
     assert result.finished
     assert losses(tmp_path)[-1] < losses(tmp_path)[0]
@@ -77,7 +77,7 @@ def test_svhn_learns_in_a_few_hundred_steps(tmp_path: Path) -> None:
 def test_cifar10_learns_at_an_eighth_of_the_width(tmp_path: Path) -> None:
     """200 steps of the preset's model, at a smaller ball at first."""
     short = {"width": 1 / 8, "samples": 5_100, "validation": 100, "epochs": 4, "steps": 5, "ramp": 4, "lr": 0.2}
-    settings = preset("cifar10").with_values(short)
+    settings = read_preset("cifar10").with_values(short)
     result = trained_with_a_kill(settings, tmp_path, at=80)
     assert result.finished
     assert result.history[-1].step == 200
@@ -88,7 +88,9 @@ def test_cifar10_learns_at_an_eighth_of_the_width(tmp_path: Path) -> None:
 @needs("cifar10")
 @pytest.mark.filterwarnings("ignore::sihg.robust.data.DataWarning")
 def test_cifar10_takes_two_steps_at_full_width(tmp_path: Path) -> None:
-    settings = preset("cifar10").with_values({"samples": 200, "validation": 0, "epochs": 1, "schedule": "constant"})
+    settings = read_preset("cifar10").with_values(
+        {"samples": 200, "validation": 0, "epochs": 1, "schedule": "constant"}
+    )
     trainer = Trainer(prepare(settings, data_dir=FOLDER), new_folder(tmp_path, settings))
     before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
     result = trainer.run()

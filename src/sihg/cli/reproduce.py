@@ -98,12 +98,12 @@ def _assigned(texts: list[str]) -> Pairs:
 def _grid(args: argparse.Namespace, given: Pairs) -> "Grid":
     from sihg.cli.train import with_given
     from sihg.experiments.grid import Grid
-    from sihg.robust.training.config import preset, presets
+    from sihg.robust.training.config import read_preset, read_presets
 
     for name, _ in given:
         if name in OURS:
             raise InputError(f"--{name} is said by {OURS[name]} here: leave it out")
-    own = [name for name, table in presets().items() if table["data"] == name]
+    own = [name for name, table in read_presets().items() if table["data"] == name]
     if args.preset is None and args.data not in own:
         raise UnknownNameError("data set", args.data, own)
     for name, least in (("trials", args.trials), ("samples", args.samples), ("threads", args.threads)):
@@ -112,7 +112,7 @@ def _grid(args: argparse.Namespace, given: Pairs) -> "Grid":
     base = args.preset or args.data
     settings = {}
     for method in _names(args.methods, "methods"):
-        settings[method] = preset(base, method).with_values({"data": args.data})
+        settings[method] = read_preset(base, method).with_values({"data": args.data})
     settings = {name: with_given(one, _of(name, list(settings), given)) for name, one in settings.items()}
     print(f"settings: preset {base}", file=sys.stderr)
     return Grid(
@@ -134,18 +134,18 @@ def _names(text: str, what: str) -> list[str]:
 
 def _of(method: str, methods: list[str], given: Pairs) -> Pairs:
     """Those of the given settings that a method has; one that none has is refused."""
-    from sihg.robust.training.config import dotted_name
+    from sihg.robust.training.config import resolve_name
 
     def has(one: str, name: str) -> bool:
         try:
-            dotted_name(name, one)
+            resolve_name(name, one)
         except InputError:
             return False
         return True
 
     for name, _ in given:
         if not any(has(one, name) for one in methods):
-            dotted_name(name, method)  # says why
+            resolve_name(name, method)  # says why
     return [(name, value) for name, value in given if has(method, name)]
 
 

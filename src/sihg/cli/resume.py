@@ -28,7 +28,7 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Find where the run is, and train on."""
-    from sihg.robust.training.config import run_settings
+    from sihg.robust.training.config import read_run_settings
     from sihg.robust.training.fit import prepare
     from sihg.robust.training.trainer import Trainer
     from sihg.store.lock import locked
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
         why = ", and the schedule depends on it" if name in ("epochs", "schedule", "lr") else ""
         raise InputError(f"a run keeps its settings{why}, --{name} is given: leave it out, or start a new run")
     folder = RunFolder.open(args.folder)
-    settings = run_settings(folder.config)
+    settings = read_run_settings(folder.config)
     count = _threads(folder, args.threads)
     with showing_warnings(), threads(count), Telling() as tell, locked(folder.path), last_good(folder):
         trainer = Trainer(prepare(settings, data_dir=args.data_dir or folder.data_folder()), folder)

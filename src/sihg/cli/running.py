@@ -131,7 +131,7 @@ def show(trained: "Trained", folder: "RunFolder", settings: "Settings", *, as_js
     best = None if trained.best is None else trained.best.cells()
     run = shlex.quote(str(folder.path))
     if as_json:
-        about = {"run": str(folder.path), "data": settings.data, "method": settings.method["name"]}
+        about = {"run": str(folder.path), "data": settings.data, "method": settings.method.name}
         ended = {"finished": trained.finished, "stopped": trained.stopped, "warnings": trained.warnings}
         print(json.dumps({**about, **ended, "last": last, "best": best}, indent=1))
     elif last is not None:
@@ -142,7 +142,7 @@ def show(trained: "Trained", folder: "RunFolder", settings: "Settings", *, as_js
 
 def _table(last: dict[str, Any], best: dict[str, Any] | None, settings: "Settings", folder: "RunFolder") -> str:
     row = [
-        *(settings.method["name"], f"{last['epoch']:.0f}", _both(last)),
+        *(settings.method.name, f"{last['epoch']:.0f}", _both(last)),
         *("-" if best is None else f"{_both(best)} (epoch {best['epoch']})",),
         *(f"{last['passes']:.1f}", f"{last['seconds']:.1f}"),
     ]

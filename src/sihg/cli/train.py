@@ -90,8 +90,8 @@ def assigned(text: str) -> tuple[str, str | None]:
 
 def chosen(preset: str | None, given: Pairs, *, config: Path | None = None) -> "Settings":
     """The config, or the preset (that of the data, where neither is named), with what is given."""
-    from sihg.robust.training.config import Settings, presets, read_settings
-    from sihg.robust.training.config import preset as preset_settings
+    from sihg.robust.training.config import Settings, read_presets, read_settings
+    from sihg.robust.training.config import read_preset as preset_settings
     from sihg.store.toml import from_toml
 
     if preset and config:
@@ -107,7 +107,7 @@ def chosen(preset: str | None, given: Pairs, *, config: Path | None = None) -> "
         print(f"settings: {config}", file=sys.stderr)
         if ":" in (named.get("data") or settings.data) and not {"eps"} & (named.keys() | from_toml(config).keys()):
             raise InputError(f"{config} has data of your own and no eps, which is yours to say: such as eps = 0.1")
-    elif preset or base in presets():
+    elif preset or base in read_presets():
         settings = preset_settings(base, method)
         print(f"settings: preset {base}", file=sys.stderr)
     else:
@@ -119,11 +119,11 @@ def chosen(preset: str | None, given: Pairs, *, config: Path | None = None) -> "
 
 def with_given(settings: "Settings", given: Pairs) -> "Settings":
     """Settings changed by what was typed."""
-    from sihg.robust.training.config import dotted_name
+    from sihg.robust.training.config import resolve_name
 
     values: dict[str, Any] = {}
     for name, value in given:
-        full = dotted_name(name, settings.method["name"])
+        full = resolve_name(name, settings.method.name)
         if value is None and not _is_switch(settings, full):
             raise InputError(f"--{name} needs a value, such as --{name} 1: only switches stand alone")
         values[full] = "true" if value is None else value
@@ -132,18 +132,18 @@ def with_given(settings: "Settings", given: Pairs) -> "Settings":
 
 def _is_switch(settings: "Settings", full: str) -> bool:
     """Whether a setting is true or false."""
-    from sihg.robust.training.config import hyperparameters
+    from sihg.robust.methods.registry import method_fields
 
     section, _, key = full.partition(".")
     if section == "method":
-        return isinstance(hyperparameters(settings.method["name"]).get(key, (None, ""))[0], bool)
+        return key in (own := method_fields(settings.method.name)) and isinstance(own[key].default, bool)
     return key in ("nesterov", "amsgrad", "maximize") if key else isinstance(getattr(settings, section), bool)
 
 
 def listing() -> str:
     """Every setting with its default and its meaning, in groups."""
-    from sihg.robust.methods import METHODS
-    from sihg.robust.training.config import SECTIONS, SHORT, THREAT, Settings, hyperparameters, presets
+    from sihg.robust.methods.registry import METHODS, method_fields
+    from sihg.robust.training.config import SECTIONS, OptimizerOptions, Settings, read_presets
     from sihg.robust.training.schedules import SCHEDULES
 
     lines = ["settings of every run (the defaults are those without a preset):"]
@@ -151,20 +151,23 @@ def listing() -> str:
     for method, entry in METHODS.items():
         about = " ".join((entry.settings.__doc__ or "").partition("\n\n")[0].split())
         lines += ["", f"--method {method}: {about}"]
-        own = {name: both for name, both in hyperparameters(method).items() if name not in THREAT}
-        lines += [_line(name, default, about) for name, (default, about) in own.items()]
+        run = {f.name for f in fields(Settings)}
+        own = {name: item for name, item in method_fields(method).items() if name not in run}
+        lines += [_line(name, item.default, item.metadata["help"]) for name, item in own.items()]
     lines += [
         "",
         "--optimizer NAME: any of torch.optim in any case, such as sgd or adamw; its options as optimizer.OPTION",
     ]
-    lines += [_line(name, Settings().optimizer.get(name), f"short for {full}") for name, full in SHORT.items()]
+    lines += [
+        _line(f.name, Settings().optimizer.options.get(f.name), f.metadata["help"]) for f in fields(OptimizerOptions)
+    ]
     lines += ["", "--schedule NAME: the learning rate over the epochs"]
     for name, kind in SCHEDULES.items():
         lines.append(f"  {name:22} {(kind.__doc__ or '').strip().splitlines()[0]}")
         options = [f for f in fields(kind) if f.name not in ("lr", "epochs")]
         lines += [_line(f"schedule.{f.name}", None if f.default is MISSING else f.default, "") for f in options]
     lines += ["", "--preset NAME:"]
-    return "\n".join(lines + [f"  {name:22} {table.get('about', '')}" for name, table in presets().items()])
+    return "\n".join(lines + [f"  {name:22} {table.get('about', '')}" for name, table in read_presets().items()])
 
 
 def _line(name: str, default: Any, about: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from sihg.errors import InputError
-from sihg.robust.training.config import Settings, run_settings
+from sihg.robust.training.config import Settings, read_run_settings
 from sihg.store import schema
 from sihg.store.lock import LOCK_NAME, locked
 from sihg.store.run_folder import GRID, OUTPUT, RunFolder
@@ -34,7 +34,7 @@ class Cell:
     @property
     def method(self) -> str:
         """The name of its method."""
-        return str(self.settings.method["name"])
+        return self.settings.method.name
 
     @property
     def log(self) -> Path:
@@ -173,7 +173,8 @@ class Grid:
         if not folder.config.is_file():
             return
         theirs, ours = (
-            schema.flatten_settings(settings.as_dict()) for settings in (run_settings(folder.config), cell.settings)
+            schema.flatten_settings(settings.as_dict())
+            for settings in (read_run_settings(folder.config), cell.settings)
         )
         threads = folder.read_environment().threads or self.threads
         _check_same(cell.folder, {**theirs, "threads": threads}, {**ours, "threads": self.threads})

@@ -12,7 +12,7 @@ from sihg.report.read.published import departures, reported, unlike
 from sihg.report.read.runs import read_run
 from sihg.report.tables.training_tables import entry_table
 from sihg.report.training_report import report_training
-from sihg.robust.training.config import preset
+from sihg.robust.training.config import read_preset
 from sihg.store.schema import flatten_settings
 from sihg.store.statistics import Spread
 from tests.report.runs import write_evaluation, write_run
@@ -129,7 +129,7 @@ def test_a_method_may_have_a_recipe_of_its_own() -> None:
 @pytest.mark.parametrize("name", ["mnist", "svhn", "cifar10"])
 @pytest.mark.parametrize("method", ["pgd", "dat", "yopo", "msi-hg"])
 def test_recipes_are_of_settings_that_there_are(name: str, method: str) -> None:
-    settings = flatten_settings(preset(name, method).complete().as_dict())
+    settings = flatten_settings(read_preset(name, method).complete().as_dict())
     paper = reported(settings)
     assert paper is not None
     assert {key for key in paper.recipe if key not in settings} == set()

@@ -14,7 +14,7 @@ from sihg.errors import InputError
 from sihg.robust import models
 from sihg.robust.methods import METHODS
 from sihg.robust.training import fit as module
-from sihg.robust.training.config import Settings, read_settings
+from sihg.robust.training.config import Choice, Settings, read_settings
 from sihg.robust.training.events import EpochDone, Event
 from sihg.robust.training.fit import fit, prepare
 from sihg.robust.training.trainer import Trainer
@@ -112,9 +112,9 @@ def test_settings_reach_the_run(tmp_path: Path) -> None:
         validation=10,
     )
     saved = Settings().with_values(RunFolder.open(tmp_path / "run").read_config())
-    assert saved.method == {"name": "pgd", "steps": 3, "ramp": 0.5, "statistics": "batch"}
-    assert (saved.optimizer["name"], saved.optimizer["lr"], saved.optimizer["theta"]) == ("adamw", 0.01, 0.0)
-    assert (saved.schedule["name"], saved.validation, saved.batch_size) == ("cosine", 10, 40)
+    assert saved.method == Choice("pgd", {"steps": 3, "ramp": 0.5, "statistics": "batch"})
+    assert (saved.optimizer.name, saved.optimizer.options["lr"], saved.theta) == ("adamw", 0.01, 0.0)
+    assert (saved.schedule.name, saved.validation, saved.batch_size) == ("cosine", 10, 40)
     assert saved == saved.complete()
     with pytest.raises(InputError, match="unknown setting 'epoch': did you mean 'epochs'"):
         fit(own_model(), Pictures(), eps=0.1, epoch=1)

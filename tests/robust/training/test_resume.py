@@ -18,7 +18,6 @@ from sihg.robust.training import state as state_module
 from sihg.robust.training.config import Settings, read_settings
 from sihg.robust.training.events import EpochDone, Event, OnEvent, StepDone
 from sihg.robust.training.preflight import preflight
-from sihg.robust.training.state import deciding_settings
 from sihg.robust.training.trainer import Trainer
 from sihg.store.checkpoint import write_checkpoint
 from sihg.store.run_folder import RunFolder
@@ -303,7 +302,7 @@ def test_memory_files_fall_back_as_far_as_they_reach(tmp_path: Path) -> None:
 
 
 def test_settings_that_a_checkpoint_does_not_know_yet_have_their_defaults() -> None:
-    now = deciding_settings(settings())
+    now = settings().deciding()
     older = {key: value for key, value in now.items() if key not in ("clip", "validate_on", "method.fresh")}
     assert len(older) == len(now) - 3
     assert state_module._with_defaults(older, settings()) == now

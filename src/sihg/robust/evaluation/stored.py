@@ -64,7 +64,7 @@ class Asked:
     @property
     def trained_with(self) -> str | None:
         """The method that the model was trained with, if known."""
-        return str(self.weights.settings.method["name"]) if self.weights.folder else None
+        return self.weights.settings.method.name if self.weights.folder else None
 
     def source(self, run: str) -> nn.Module:
         """The model of another run, to transfer from."""

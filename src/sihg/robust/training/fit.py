@@ -17,7 +17,7 @@ from sihg.robust.data.locations import data_folder
 from sihg.robust.data.samples import Samples, as_samples, stratified_split, stratified_subset
 from sihg.robust.methods.base import Method
 from sihg.robust.methods.registry import method_fields, name_of
-from sihg.robust.training.config import THREAT, Settings, run_settings
+from sihg.robust.training.config import Settings, read_run_settings
 from sihg.robust.training.events import OnEvent
 from sihg.robust.training.preflight import PreparedTraining, preflight
 from sihg.robust.training.results import Trained
@@ -102,8 +102,7 @@ def _method_values(method: str | Method, eps: Number | None, settings: dict[str,
             code="method-object-setting",
             name="eps",
         )
-    values = {key if key in THREAT else f"method.{key}": value for key, value in given.items()}
-    return {"method": name, **values, "eps": eps}
+    return {**given, "method": name, "eps": eps}
 
 
 def _check_free_for_fit(out: str | Path, *, overwrite: bool) -> None:
@@ -159,7 +158,7 @@ def resume_in(out: str | Path, prepared: PreparedTraining, *, on_event: OnEvent 
 def resume_run(out: str | Path, *, data_dir: str | Path | None = None, on_event: OnEvent | None = None) -> Trained:
     """Continue the run in a folder, from its start if it has no checkpoint yet."""
     folder = RunFolder.open(out)
-    prepared = prepare(run_settings(folder.config), data_dir=data_dir or folder.data_folder())
+    prepared = prepare(read_run_settings(folder.config), data_dir=data_dir or folder.data_folder())
     return resume_in(out, prepared, on_event=on_event)
 
 

@@ -1,4 +1,4 @@
-"""Optimisers by name, and the one that the trainer hands to a method."""
+"""Torch optimisers by name, and the optimiser that the trainer hands to a method."""
 
 import inspect
 import math
@@ -11,22 +11,22 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from sihg.core.hybrid import HybridGradient
 from sihg.errors import InputError, NotFiniteError, UnknownNameError
+from sihg.parse import Value
 from sihg.robust.training.schedules import Schedule
-
-DIVERGED = "training-diverged"
 
 
 def diverged(what: str, time: float, lr: float) -> NotFiniteError:
     """Return the error of a training that became NaN or infinite."""
     return NotFiniteError(
         f"{what}, after {time:.2f} epochs, at learning rate {lr:g}: start a new run with a lower lr, or with clip",
-        code=DIVERGED,
+        code="training-diverged",
+        epochs=time,
         lr=lr,
     )
 
 
 class TrainingOptimizer:
-    """An optimiser whose `step` checks the gradients, clips, extrapolates, steps at the scheduled rate, averages."""
+    """An optimiser whose `step` checks and clips the gradients, extrapolates, steps at the scheduled rate, averages."""
 
     def __init__(
         self,
@@ -44,20 +44,20 @@ class TrainingOptimizer:
 
     @property
     def lr(self) -> float:
-        """The learning rate now."""
+        """The learning rate of the next step."""
         return self.schedule(self.time)
 
     def at(self, time: float, parts: int = 1) -> None:
-        """Say when the next batch is, in epochs, and in how many parts it comes."""
+        """Set the time of the next batch, in epochs, and the number of parts it comes in."""
         self.time, self.parts, self._part = time, parts, 0
 
     def zero_grad(self) -> None:
-        """Reset the gradients, unless they wait for further parts of their batch."""
+        """Reset the gradients, unless further parts of the batch are to be added."""
         if self._part == 0:
             self.inner.zero_grad()
 
     def step(self) -> None:
-        """Use the gradients, once all parts of the batch have added theirs."""
+        """Take a step, once all parts of the batch have added their gradients."""
         self._part += 1
         if self._part < self.parts:
             return
@@ -76,42 +76,64 @@ class TrainingOptimizer:
 
     @property
     def evaluated(self) -> nn.Module:
-        """The weights to evaluate: the average where there is one."""
+        """The model to evaluate: the averaged one if there is an average."""
         return self.model if self.average is None else self.average.module
 
 
-def build_optimizer(model: nn.Module, settings: Mapping[str, Any], theta: float) -> HybridGradient:
-    """Any torch optimiser by its class name in any case, with its options, as a hybrid gradient."""
-    options = {key: value for key, value in settings.items() if key not in ("name", "theta")}
-    name = str(settings.get("name", "sgd")).lower()
-    kind, allowed = _known(name), _options(name)
-    for key in options.keys() - allowed.keys():
-        raise InputError(f"optimizer {name!r} has no option {key!r}: it has {', '.join(allowed)}")
-    options = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
-    for key, value in options.items():
-        _check_option(f"optimizer.{key}", value, allowed[key])
+def build_optimizer(model: nn.Module, name: str, options: Mapping[str, Value], theta: float) -> HybridGradient:
+    """Build any torch optimiser by its class name in any case, wrapped in a hybrid gradient.
+
+    Args:
+        model: The model whose parameters it updates.
+        name: Such as "sgd" or "AdamW".
+        options: Its options, such as lr; theta is ignored here.
+        theta: The extrapolation of the hybrid gradient.
+
+    Returns:
+        The optimiser.
+
+    Raises:
+        InputError: If the optimiser or an option is unknown, or the optimiser rejects a value.
+    """
+    name = name.lower()
+    kind, allowed = _find_optimizer(name), _defaults(name)
+    given: dict[str, Any] = {
+        key: tuple(v) if isinstance(v, list) else v for key, v in options.items() if key != "theta"
+    }
+    for key in given.keys() - allowed.keys():
+        raise InputError(
+            f"optimizer {name!r} has no option {key!r}: it has {', '.join(allowed)}",
+            code="optimizer-option",
+            optimizer=name,
+            option=key,
+        )
+    for key, value in given.items():
+        _check_option(key, value, allowed[key])
     try:
-        optimizer = HybridGradient(kind(model.parameters(), **options), theta=theta)
-        _try_out(kind, options, next(model.parameters()))
+        optimizer = HybridGradient(kind(model.parameters(), **given), theta=theta)
+        _try_step(kind, given, next(model.parameters()))
     except InputError:
         raise
-    except Exception as error:  # each optimiser has its own way to refuse
+    except Exception as error:  # each optimiser has its own exceptions
         why = str(error).splitlines()[0] if str(error) else repr(error)
         raise InputError(
-            f"optimizer {name!r} refuses its options {options} ({why}): change them, or take another optimiser"
+            f"optimizer {name!r} rejects its options {given} ({why}): change them, or use another optimiser",
+            code="optimizer-rejects",
+            optimizer=name,
+            reason=why,
         ) from error
     return optimizer
 
 
-def option_defaults(name: str) -> dict[str, Any]:
-    """The options of an optimiser that decide what it computes, and torch's values for them."""
-    how = ("maximize", "foreach", "capturable", "differentiable", "fused")  # it is computed, or not for training
-    found = {key: list(value) if isinstance(value, tuple) else value for key, value in _options(name).items()}
-    numbers = {key: value for key, value in found.items() if key not in how and isinstance(value, int | float | list)}
+def option_defaults(name: str) -> dict[str, Value]:
+    """Return torch's defaults for those options of an optimiser that decide what it computes."""
+    other = ("maximize", "foreach", "capturable", "differentiable", "fused")  # speed only, or not for training
+    found = {key: list(value) if isinstance(value, tuple) else value for key, value in _defaults(name).items()}
+    numbers = {key: value for key, value in found.items() if key not in other and isinstance(value, int | float | list)}
     return {key: value for key, value in numbers.items() if not isinstance(value, list) or None not in value}
 
 
-def _known(name: str) -> type[torch.optim.Optimizer]:
+def _find_optimizer(name: str) -> type[torch.optim.Optimizer]:
     known = {
         name.lower(): kind
         for name, kind in vars(torch.optim).items()
@@ -122,25 +144,31 @@ def _known(name: str) -> type[torch.optim.Optimizer]:
     return known[name.lower()]
 
 
-def _options(name: str) -> dict[str, Any]:
-    """Every option of an optimiser and its default."""
-    return {key: p.default for key, p in inspect.signature(_known(name)).parameters.items() if key != "params"}
+def _defaults(name: str) -> dict[str, Any]:
+    signature = inspect.signature(_find_optimizer(name))
+    return {key: parameter.default for key, parameter in signature.parameters.items() if key != "params"}
 
 
-def _check_option(name: str, value: Any, default: Any) -> None:
-    """Refuse what torch would take in silence: a text as true, a number that is none."""
+def _check_option(key: str, value: object, default: object) -> None:
+    """Raise InputError for values that torch would accept silently: text as true, NaN or infinite numbers."""
+    wrong = ""
     if isinstance(default, bool) and not isinstance(value, bool):
-        raise InputError(f"{name} must be true or false, got {value!r}: leave it out for {str(default).lower()}")
-    if isinstance(default, tuple) and (not isinstance(value, tuple) or len(value) != len(default)):
-        raise InputError(f"{name} must be {len(default)} numbers such as {list(default)}, got {value!r}")
-    for number in value if isinstance(value, tuple) else (value,):
-        if isinstance(number, float) and not math.isfinite(number):
-            raise InputError(f"{name} must be finite, got {value}: leave it out for {default}")
+        wrong = "true or false"
+    elif isinstance(default, tuple) and (not isinstance(value, tuple) or len(value) != len(default)):
+        wrong = f"{len(default)} numbers such as {list(default)}"
+    elif any(isinstance(v, float) and not math.isfinite(v) for v in (value if isinstance(value, tuple) else (value,))):
+        wrong = "finite"
+    if wrong:
+        raise InputError(
+            f"optimizer.{key} must be {wrong}, got {value!r}: leave it out for {default}",
+            code="optimizer-option-value",
+            option=key,
+            value=value,
+        )
 
 
-def _try_out(kind: type[torch.optim.Optimizer], options: Mapping[str, Any], like: Tensor) -> None:
-    """Take one step on a parameter that nobody needs: some optimisers look at their options, or at what they are given,
-    only then."""
+def _try_step(kind: type[torch.optim.Optimizer], options: Mapping[str, Any], like: Tensor) -> None:
+    """Take a step on a parameter made for it, since some optimisers check their options or gradients only then."""
     p = nn.Parameter(torch.zeros(2, 2, dtype=like.dtype, device=like.device))
     p.grad = torch.zeros_like(p)
     kind([p], **options).step()

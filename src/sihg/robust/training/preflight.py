@@ -2,6 +2,7 @@
 
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from sihg.robust.methods.registry import build_method
 from sihg.robust.threat import Ball
 from sihg.robust.training.config import Settings
 from sihg.robust.training.optimizer import TrainingOptimizer, build_optimizer
-from sihg.robust.training.schedules import build as build_schedule
+from sihg.robust.training.schedules import build_schedule
 
 
 @dataclass(frozen=True)
@@ -75,10 +76,10 @@ def preflight(
     if augment:
         augment.check(train.shape)
     optimizer = _build_optimizer(model, settings)
-    method = method or build_method(settings.method["name"], **settings.method_arguments())
+    method = method or build_method(settings.method.name, **settings.method_arguments())
     if not isinstance(method, Method):
         raise InputError(
-            f"method {settings.method['name']!r} must derive from sihg.robust.methods.Method, got {type(method)}: give "
+            f"method {settings.method.name!r} must derive from sihg.robust.methods.Method, got {type(method)}: give "
             "it that base, or AdversarialMethod",
             code="method-base",
         )
@@ -90,10 +91,9 @@ def preflight(
 
 
 def _build_optimizer(model: nn.Module, settings: Settings) -> TrainingOptimizer:
-    inner = build_optimizer(model, settings.optimizer, settings.theta)
-    lr = float(inner.param_groups[0]["lr"])
-    options = {key: value for key, value in settings.schedule.items() if key != "name"}
-    schedule = build_schedule(settings.schedule["name"], lr, settings.epochs, **options)
+    inner = build_optimizer(model, settings.optimizer.name, settings.optimizer.options, settings.theta)
+    options: dict[str, Any] = dict(settings.schedule.options)
+    schedule = build_schedule(settings.schedule.name, float(inner.param_groups[0]["lr"]), settings.epochs, **options)
     return TrainingOptimizer(model, inner, schedule, clip=settings.clip, ema=settings.ema)
 
 

@@ -1,8 +1,8 @@
-"""Learning rates as pure functions of the training time, in epochs; the trainer asks at every iteration."""
+"""Learning rates as pure functions of the training time in epochs, which the trainer calls at every step."""
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from itertools import pairwise
 from typing import Any
 
@@ -21,7 +21,7 @@ class Constant:
         _check_rate("lr", self.lr)
 
     def __call__(self, time: float) -> float:  # noqa: ARG002
-        """The learning rate at `time` epochs."""
+        """Return the learning rate at `time` epochs."""
         return self.lr
 
 
@@ -29,9 +29,9 @@ class Constant:
 class Cyclic:
     """Straight lines through (epoch, learning rate) points, and constant outside them.
 
-    The paper's CIFAR-10 schedule is (0, 0), (5, 0.2), (15, 0), (20, 0.02), (30, 0). There, as with every schedule that
-    starts at 0, the first iteration has the learning rate 0 exactly: it leaves the weights as they are, but the
-    perturbations, the momentum and the previous gradient already move.
+    The paper's CIFAR-10 schedule is (0, 0), (5, 0.2), (15, 0), (20, 0.02), (30, 0). A schedule that starts at 0 takes
+    its first step with the learning rate 0 exactly: the weights stay, but the perturbations, the momentum and the
+    previous gradient already change.
     """
 
     points: Sequence[tuple[float, float]]
@@ -41,18 +41,23 @@ class Cyclic:
             points = tuple((float(epoch), float(lr)) for epoch, lr in self.points)
         except (TypeError, ValueError):
             raise InputError(
-                f"points must be pairs of epoch and learning rate, got {self.points!r}: write [[0, 0], [5, 0.2]]"
+                f"points must be pairs of epoch and learning rate, got {self.points!r}: write [[0, 0], [5, 0.2]]",
+                code="points-not-pairs",
+                points=self.points,
             ) from None
         object.__setattr__(self, "points", points)
         if not points:
-            raise InputError("a cyclic schedule needs points (epoch, learning rate), got none: write points=[[0, 0.1]]")
+            raise InputError(
+                "a cyclic schedule needs points (epoch, learning rate), got none: write points=[[0, 0.1]]",
+                code="points-empty",
+            )
         for epoch, lr in points:
             _check_rate("points: the epoch", epoch)
             _check_rate("points: the learning rate", lr)
         _check_rising("points", [epoch for epoch, _ in points])
 
     def __call__(self, time: float) -> float:
-        """The learning rate at `time` epochs."""
+        """Return the learning rate at `time` epochs."""
         if time <= self.points[0][0]:
             return self.points[0][1]
         for (a, left), (b, right) in pairwise(self.points):
@@ -63,7 +68,7 @@ class Cyclic:
 
 @dataclass(frozen=True)
 class Triangular:
-    """From 0 up to `lr` at epoch `peak`, down to 0 at `epochs`; the first iteration has the learning rate 0."""
+    """From 0 up to `lr` at epoch `peak`, down to 0 at `epochs`; the first step has the learning rate 0."""
 
     lr: float
     peak: float
@@ -75,11 +80,13 @@ class Triangular:
         _check_number("epochs", self.epochs)
         if not 0 < self.peak < self.epochs < math.inf:
             raise InputError(
-                f"peak must lie between 0 and epochs = {self.epochs}, got {self.peak}: 0.4 epochs is a usual place"
+                f"peak must lie between 0 and epochs = {self.epochs}, got {self.peak}: 0.4 epochs is usual",
+                code="peak-range",
+                peak=self.peak,
             )
 
     def __call__(self, time: float) -> float:
-        """The learning rate at `time` epochs."""
+        """Return the learning rate at `time` epochs."""
         return Cyclic(((0.0, 0.0), (self.peak, self.lr), (self.epochs, 0.0)))(time)
 
 
@@ -97,13 +104,17 @@ class Piecewise:
         try:
             object.__setattr__(self, "milestones", tuple(self.milestones))
         except TypeError:
-            raise InputError(f"milestones must be a list of epochs, got {self.milestones!r}: write [30, 34]") from None
+            raise InputError(
+                f"milestones must be a list of epochs, got {self.milestones!r}: write [30, 34]",
+                code="milestones-not-a-list",
+                milestones=self.milestones,
+            ) from None
         for milestone in self.milestones:
             _check_rate("a milestone", milestone)
         _check_rising("milestones", self.milestones)
 
     def __call__(self, time: float) -> float:
-        """The learning rate at `time` epochs."""
+        """Return the learning rate at `time` epochs."""
         return self.lr * self.factor ** sum(time >= milestone for milestone in self.milestones)
 
 
@@ -120,10 +131,14 @@ class Cosine:
         _check_number("warmup", self.warmup)
         _check_number("epochs", self.epochs)
         if not 0 <= self.warmup < self.epochs < math.inf:
-            raise InputError(f"warmup must be >= 0 and < epochs = {self.epochs}, got {self.warmup}: lower it")
+            raise InputError(
+                f"warmup must be >= 0 and < epochs = {self.epochs}, got {self.warmup}: lower it",
+                code="warmup-range",
+                warmup=self.warmup,
+            )
 
     def __call__(self, time: float) -> float:
-        """The learning rate at `time` epochs."""
+        """Return the learning rate at `time` epochs."""
         if time < self.warmup:
             return self.lr * max(time, 0.0) / self.warmup
         done = (time - self.warmup) / (self.epochs - self.warmup)
@@ -132,7 +147,7 @@ class Cosine:
 
 @dataclass(frozen=True)
 class Stretched:
-    """A schedule written for `over` epochs, in a run of `epochs`."""
+    """A schedule written for `over` epochs, stretched to a run of `epochs`."""
 
     schedule: Schedule
     over: float
@@ -141,10 +156,12 @@ class Stretched:
     def __post_init__(self) -> None:
         _check_number("over", self.over)
         if not 0 < self.over < math.inf:
-            raise InputError(f"over must be a number of epochs > 0, got {self.over}: correct it")
+            raise InputError(
+                f"over must be a number of epochs > 0, got {self.over}: correct it", code="over-range", over=self.over
+            )
 
     def __call__(self, time: float) -> float:
-        """The learning rate at `time` epochs."""
+        """Return the learning rate at `time` epochs."""
         return self.schedule(time * self.over / self.epochs)
 
 
@@ -155,48 +172,80 @@ SCHEDULES: dict[str, type[Constant | Triangular | Cyclic | Piecewise | Cosine]] 
     "piecewise": Piecewise,
     "cosine": Cosine,
 }
+RUN_FIELDS = ("lr", "epochs")  # of a schedule, whose values are the run's
 
 
-def build(name: str, lr: float, epochs: float, *, over: float | None = None, **options: Any) -> Schedule:
-    """The schedule of that name for a run of `epochs`; `options` are its other fields, such as peak or milestones.
-
-    They are written for a run of `over` epochs (default: this one), and stretched where it is another. The points of
-    `cyclic` are learning rates as they are, so `lr` must be the highest of them.
-    """
+def schedule_options(name: str) -> "dict[str, Field[Any]]":
+    """Return the options of a schedule by name: its fields but lr and epochs, which are the run's."""
     if name not in SCHEDULES:
         raise UnknownNameError("schedule", name, list(SCHEDULES))
+    return {item.name: item for item in fields(SCHEDULES[name]) if item.name not in RUN_FIELDS}
+
+
+def build_schedule(name: str, lr: float, epochs: float, *, over: float | None = None, **options: Any) -> Schedule:
+    """Build the schedule of a run.
+
+    Args:
+        name: One of `SCHEDULES`.
+        lr: The highest learning rate; with `cyclic`, it must be the highest one of the points.
+        epochs: The length of the run.
+        over: The length that the options are written for (default: `epochs`); a run of another length stretches them.
+        **options: The other fields of the schedule, such as peak or milestones.
+
+    Returns:
+        A function from time in epochs to the learning rate.
+
+    Raises:
+        InputError: If the name or an option is unknown, missing or outside its range.
+
+    Example:
+        >>> schedule = build_schedule("triangular", 0.2, 10, peak=4)
+        >>> schedule(2), schedule(4)
+        (0.1, 0.2)
+    """
+    known = schedule_options(name)
     if over is not None:
-        return Stretched(build(name, lr, over, **options), over, epochs)
-    kind = SCHEDULES[name]
-    given: dict[str, Any] = {"lr": lr, "epochs": epochs}
-    known = {field.name: field.default is MISSING for field in fields(kind)}
-    free = [option for option in known if option not in given]
+        return Stretched(build_schedule(name, lr, over, **options), over, epochs)
     for option in options:
-        if option not in free:
-            choices = f"choose from {', '.join(free)}" if free else "leave it out"
-            raise InputError(f"the {name} schedule has no option {option!r}: {choices}")
-    for option in free:
-        if known[option] and option not in options:
-            raise InputError(f"the {name} schedule needs the option {option!r}, which is missing: set it")
-    schedule = kind(**{key: value for key, value in given.items() if key in known}, **options)
-    if isinstance(schedule, Cyclic) and lr != max(rate for _, rate in schedule.points):
-        highest = max(rate for _, rate in schedule.points)
-        raise InputError(f"lr = {lr} is not the highest learning rate of the points, {highest}: make them agree")
+        if option not in known:
+            choices = f"choose from {', '.join(known)}" if known else "leave it out"
+            raise InputError(
+                f"the {name} schedule has no option {option!r}: {choices}", code="schedule-option", option=option
+            )
+    for option, item in known.items():
+        if item.default is MISSING and option not in options:
+            raise InputError(
+                f"the {name} schedule needs the option {option!r}: set schedule.{option}",
+                code="schedule-option-missing",
+                option=option,
+            )
+    kind = SCHEDULES[name]
+    run: dict[str, Any] = {"lr": lr, "epochs": epochs}
+    schedule = kind(**{item.name: run[item.name] for item in fields(kind) if item.name in run}, **options)
+    if isinstance(schedule, Cyclic) and lr != (highest := max(rate for _, rate in schedule.points)):
+        raise InputError(
+            f"lr = {lr} is not the highest learning rate of the points, {highest}: make them agree",
+            code="lr-not-highest",
+            lr=lr,
+            highest=highest,
+        )
     return schedule
 
 
 def _check_rate(what: str, value: float) -> None:
     _check_number(what, value)
     if not (math.isfinite(value) and value >= 0):
-        raise InputError(f"{what} must be finite and >= 0, got {value}: correct it")
+        raise InputError(f"{what} must be finite and >= 0, got {value}: correct it", code="rate-range", value=value)
 
 
 def _check_number(what: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(f"{what} must be a number, got {value!r}: correct it")
+        raise InputError(f"{what} must be a number, got {value!r}: correct it", code="not-a-number", value=value)
 
 
 def _check_rising(what: str, epochs: Sequence[float]) -> None:
     for a, b in pairwise(epochs):
         if b <= a:
-            raise InputError(f"the epochs of {what} must rise, got {a} before {b}: sort them, each once")
+            raise InputError(
+                f"the epochs of {what} must rise, got {a} before {b}: sort them, each once", code="epochs-not-rising"
+            )

@@ -9,7 +9,7 @@ from pathlib import Path
 from sihg.errors import InputError
 from sihg.parse import Value
 from sihg.robust.methods.base import Log
-from sihg.robust.training.config import Settings
+from sihg.robust.training.config import Choice, Settings
 from sihg.robust.training.events import WarningRaised
 from sihg.robust.training.preflight import PreparedTraining
 from sihg.robust.training.weights import load_weights
@@ -27,14 +27,12 @@ from sihg.store.schema import (
     convert_record,
     describe_differences,
     differing_settings,
-    flatten_settings,
     record_text,
 )
 from sihg.store.state_tree import flatten_state, unflatten_state
 from sihg.store.tables import JsonLines, Table, read_table
 
 SECTIONS_BY_NAME = ("optimizer.", "schedule.")  # their settings depend on their names
-CHANGEABLE = ("data", "device", "checkpoint_minutes")  # settings that a resumed run may change
 
 
 class TrainingState:
@@ -129,7 +127,7 @@ class TrainingState:
             optimizer=tree,
             sizes={name: file.size() for name, file in self.files.items()},
             data=self._data,
-            settings=deciding_settings(self.prepared.settings),
+            settings=self.prepared.settings.deciding(),
         )
         name = f"last-{self.step:08d}"
         return write_checkpoint(self.folder.checkpoints, name, tensors, json.loads(record_text(state)))
@@ -170,7 +168,7 @@ class TrainingState:
             self.files[name].truncate(size)
 
     def _check_same_run(self, state: RunState, path: Path) -> None:
-        ours = deciding_settings(self.prepared.settings)
+        ours = self.prepared.settings.deciding()
         theirs = _with_defaults(state.settings, self.prepared.settings)
         if state.settings and (differences := differing_settings(theirs, ours)):
             raise InputError(
@@ -199,15 +197,9 @@ class TrainingState:
         return DataIdentity(shape=train.shape, classes=train.classes, samples=len(train), sha256=digest.hexdigest())
 
 
-def deciding_settings(settings: Settings) -> dict[str, Value]:
-    """Return the settings that decide what a run computes, by dotted name."""
-    given = settings.complete().as_dict()
-    return flatten_settings({key: value for key, value in given.items() if key not in CHANGEABLE})
-
-
 def _with_defaults(saved: Mapping[str, Value], settings: Settings) -> dict[str, Value]:
     """Return the settings of a checkpoint; settings that are newer than the checkpoint have their defaults."""
-    usual = deciding_settings(Settings(method={"name": settings.method["name"]}))
+    usual = Settings(method=Choice(settings.method.name)).deciding()
     return {key: value for key, value in usual.items() if not key.startswith(SECTIONS_BY_NAME)} | dict(saved)
 
 

@@ -15,7 +15,7 @@ from sihg.robust.attacks.runner import run_attacks
 from sihg.robust.data.batches import Batch, epoch_batches
 from sihg.robust.training.events import CheckpointSaved, EpochDone, Event, OnEvent, StepDone
 from sihg.robust.training.monitor import check_end, check_epoch
-from sihg.robust.training.optimizer import DIVERGED, diverged
+from sihg.robust.training.optimizer import diverged
 from sihg.robust.training.preflight import PreparedTraining
 from sihg.robust.training.results import Trained, TrainingHistory
 from sihg.robust.training.state import TrainingState
@@ -141,7 +141,7 @@ class Trainer:
         warnings = check_epoch(here.monitor, row, here.tally.constant / here.tally.samples, norm=settings.norm)
         if is_last:
             average = self.optimizer.average
-            steps, ramp = (int(average.n_averaged) if average else 0), float(settings.method.get("ramp", 0))
+            steps, ramp = (int(average.n_averaged) if average else 0), getattr(self.method, "ramp", 0.0)
             warnings += check_end(settings.epochs, settings.eps, ramp, settings.ema, steps)
         self.rows.append(row)
         self.warnings += [warning.text for warning in warnings]
@@ -175,6 +175,6 @@ class Trainer:
         try:
             yield
         except NotFiniteError as error:
-            if error.code == DIVERGED:
+            if error.code == "training-diverged":
                 raise
             raise diverged(str(error).partition(": ")[0], self.optimizer.time, self.optimizer.lr) from error

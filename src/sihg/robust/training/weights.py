@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sihg.errors import InputError, UnknownNameError
 from sihg.robust import models
-from sihg.robust.training.config import Settings, run_settings
+from sihg.robust.training.config import Settings, read_run_settings
 from sihg.store.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
 from sihg.store.run_folder import RunFolder
 
@@ -63,7 +63,7 @@ def of_run(path: Path, checkpoint: str = "last") -> Weights:
     inside = (path / "manifest.json").is_file()
     folder = RunFolder.open(path.resolve().parents[1] if inside else path)
     found = read_checkpoint(path, NEEDED) if inside else _newest(folder, checkpoint)
-    settings = run_settings(folder.config)
+    settings = read_run_settings(folder.config)
     average, about = found.tensors.get("average"), found.state["data"]
     tensors = found.tensors["weights"] if average is None else _averaged(average)
     label = path.resolve().name if inside else checkpoint
