@@ -4,7 +4,6 @@ import json
 import math
 import shutil
 import warnings
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +17,10 @@ from sihg.robust import data
 from sihg.robust.attacks import FGSM
 from sihg.robust.attacks.runner import device_of
 from sihg.robust.data import stratified_split
-from sihg.robust.evaluation.evaluate import Z95, evaluate, wilson
-from sihg.robust.evaluation.stored import Question, ask
-from sihg.robust.training.weights import load, of_run
+from sihg.robust.evaluation.evaluate import evaluate
+from sihg.robust.evaluation.evaluate_run import EvaluationRequest, find_targets, prepare
+from sihg.robust.evaluation.stored import Z95, wilson
+from sihg.robust.training.weights import load
 
 TINY = ("--epochs", "1", "--samples", "200", "--validation", "20", "--steps", "2", "--width", "1/4")
 
@@ -170,9 +170,8 @@ def test_the_device_may_be_another(done: Path, tmp_path: Path, capsys: pytest.Ca
 
 
 def test_the_model_goes_to_the_device(done: Path) -> None:
-    weights = of_run(done)
-    asked = ask(replace(weights, settings=weights.settings.with_values({"device": "meta"})), Question())
-    assert device_of(asked.model) == torch.device("meta")
+    (target,) = find_targets([done], EvaluationRequest(device="meta"))
+    assert device_of(prepare(target).task.model) == torch.device("meta")
 
 
 def test_fgsm_has_the_rule_of_its_record(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -212,7 +211,7 @@ def test_mistakes(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     for words, message in (
         ((tmp_path / "none",), "does not exist"),
         ((tmp_path,), "is not a run folder"),
-        ((tmp_path / "x.txt",), "neither a run folder nor one of"),
+        ((tmp_path / "x.txt",), "neither a run folder nor a file of weights"),
         ((tmp_path / "cut.pt",), "add --model, --data, --eps"),
         ((tmp_path / "cut.pt", *model), "cannot be read as weights"),
         ((tmp_path / "cut.safetensors", *model), "cannot be read as weights"),
@@ -221,8 +220,8 @@ def test_mistakes(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         ((tmp_path / "cut.pt", *model, "--checkpoint", "best"), "is for runs"),
         ((done, "--data", f"npz:{tmp_path / 'big.npz'}"), "trained on samples of shape (1, 8, 8)"),
         ((done, "--attacks", "apgd"), "unknown attack 'apgd'"),
-        ((done, "--curve", "0:0.2:3", "--eps", "0.1"), "--curve 0:0.2:3 has radii of its own: leave out --eps 0.1"),
-        ((done, "--attacks", ","), "--attacks names none"),
+        ((done, "--curve", "0:0.2:3", "--eps", "0.1"), "--curve 0:0.2:3 has its own radii: leave out --eps 0.1"),
+        ((done, "--attacks", ","), "no attack is named"),
         ((done, "--split", "all"), "unknown split 'all'"),
         ((done, "--checkpoint", "first"), "unknown checkpoint 'first'"),
         ((done, "--samples", "398"), "cannot take 398 of the 397 samples of digits"),

@@ -15,8 +15,9 @@ from sihg.robust import data
 from sihg.robust.attacks import runner as cascade
 from sihg.robust.attacks.base import check_points
 from sihg.robust.data.samples import Samples
-from sihg.robust.evaluation import partial as ledger
-from sihg.robust.evaluation.evaluate import evaluate, wilson
+from sihg.robust.evaluation import partial
+from sihg.robust.evaluation.evaluate import evaluate
+from sihg.robust.evaluation.stored import wilson
 from sihg.robust.training.weights import load
 
 RADII = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
@@ -49,7 +50,8 @@ def test_a_curve_is_table_record_and_figure(done: Path, capsys: pytest.CaptureFi
     kept = json.loads((home / f"{NAME}.json").read_text())
     files = [f"record: {home / NAME}.{kind}" for kind in ("json", "svg", "png")]
     assert captured.err.splitlines() == [
-        "warning: pgd trains against projected gradient steps, and only these were used: add standard",
+        "warning: pgd trains against projected gradient steps, and only these were used: add standard "
+        "(docs/checks.md#other-attacks)",
         "checks: 8 fine, 1 warning, 0 errors, 0 not run",
         *files,
     ]
@@ -103,7 +105,7 @@ def test_a_curve_goes_on_where_it_was(
     words = ("evaluate", done, "--attacks", "pgd-2", "--curve", "0:0.4:3", "--json")
     assert run(*words, "--out", tmp_path / "whole") == 0
     whole = json.loads(capsys.readouterr().out)["curves"]
-    monkeypatch.setattr(ledger, "EVERY", 0.0)
+    monkeypatch.setattr(partial, "SECONDS_BETWEEN_WRITES", 0.0)
 
     def cut(key: str, *rest: Any) -> None:
         if key == "pgd-2: 0.4 pgd-2":
@@ -115,7 +117,7 @@ def test_a_curve_goes_on_where_it_was(
     monkeypatch.setattr(cascade, "check_points", check_points)
     assert run(*words, "--out", tmp_path / "cut") == 0
     captured = capsys.readouterr()
-    assert "going on: " in captured.err
+    assert "continuing: " in captured.err
     again = json.loads(captured.out)["curves"]
     assert [again[0][key] for key in ("accuracy", "passes", "forwards")] == [
         whole[0][key] for key in ("accuracy", "passes", "forwards")
@@ -148,7 +150,7 @@ def test_models_beside_each_other(done: Path, capsys: pytest.CaptureFixture[str]
         ("0:0.1:1", "--curve 0:0.1:1 must grow"),
         ("0:nan:3", "--curve 0:nan:3 must grow"),
         ("0:inf:3", "--curve 0:inf:3 must grow"),
-        ("0:8:3", "eps 4 is more than the whole range of the data, 1: give it in the data's unit"),
+        ("0:8:3", "eps 8 is more than the whole range of the data, 1: give it in the data's unit"),
         ("", "--curve  is not A:B:N"),
     ],
 )

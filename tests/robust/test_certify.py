@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from sihg.errors import InputError
 from sihg.robust import models
 from sihg.robust.attacks import PGD, Certified, certified
-from sihg.robust.attacks.runner import Progress
 from sihg.robust.certify import flat, interval, worst_case_margins
 from sihg.robust.evaluation.evaluate import evaluate
 from sihg.robust.models import Threshold
@@ -121,7 +120,7 @@ def test_the_lower_bound_stands_last_and_apart_from_what_attacks_leave() -> None
     with torch.no_grad():
         y = model(x).argmax(1)
     found = evaluate(model, (x, y), eps=0.02, attacks="certified,natural,pgd-5,pgd-3", samples=60)
-    assert [row["attack"] for row in found.rows()] == ["natural", "pgd-5", "pgd-3", "all", "certified"]
+    assert [row.attack for row in found.rows()] == ["natural", "pgd-5", "pgd-3", "all", "certified"]
     assert found["certified"].accuracy < found["pgd-5"].accuracy == found.accuracy
     assert [one.result for one in found.checks if one.name.startswith("proof")] == ["fine"] * 3
     assert "certified: proven by interval bounds" in str(found)
@@ -138,15 +137,14 @@ def test_an_attack_on_what_was_proven_is_an_error(monkeypatch: pytest.MonkeyPatc
     found = evaluate(model, (x, y), eps=0.2, attacks="certified,pgd-5")
     (check,) = [one for one in found.checks if one.name == "proof: pgd-5"]
     assert check.result == "error"
-    assert f"pgd-5 breaks {int(found['pgd-5'].broken.sum())} samples that certified proves to hold" in check.message
+    assert f"pgd-5 breaks {int(found['pgd-5'].broken.sum())} samples that certified proves robust" in check.message
 
 
 def test_a_model_without_bounds_is_refused_before_any_attack() -> None:
     x, y, asked = torch.rand(80, 1, 8, 8), torch.zeros(80, dtype=torch.long), list[str]()
 
-    def progress(name: str, _total: int) -> Progress:
+    def progress(name: str, _done: int, _total: int) -> None:
         asked.append(name)
-        return lambda _done: None
 
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.GELU(), nn.Linear(10, 10))
     with pytest.raises(InputError, match="do not know a GELU"):

@@ -10,7 +10,7 @@ from sihg.robust import data
 from sihg.robust.attacks.runner import run_attacks
 from sihg.robust.data import DataWarning
 from sihg.robust.data.samples import stratified_split
-from sihg.robust.evaluation.evaluate import planned
+from sihg.robust.evaluation.plans import plan_attacks
 from sihg.robust.threat import Ball
 from sihg.robust.training.config import Settings, read_preset
 from sihg.robust.training.events import Event, StepDone
@@ -55,7 +55,7 @@ def accuracy(result: Trained, settings: Settings, samples: int) -> float:
     """Under PGD-20, on test images."""
     test = stratified_split(data.load(settings.data, FOLDER)[1], samples)[1]
     ball = Ball(settings.eps, settings.norm, settings.bounds)
-    return run_attacks(result.model, test, planned("pgd-20", ball))[0].accuracy
+    return run_attacks(result.model, test, plan_attacks("pgd-20", ball))[0].accuracy
 
 
 @needs("svhn")

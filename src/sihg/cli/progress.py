@@ -63,3 +63,33 @@ class Bar:
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         if self._rich is not None:
             self._rich.stop()
+
+
+class Bars:
+    """The bars of an evaluation, one per attack; call it with an attack, the samples done, and of how many."""
+
+    def __init__(self) -> None:
+        self.prefix = ""  # of the names, such as that of the model
+        self._bar: Bar | None = None
+        self._name = ""
+
+    def __call__(self, name: str, done: int, total: int) -> None:
+        """Show how far an attack is; the first call for an attack only opens its bar."""
+        if self._bar is None or self._name != self.prefix + name:
+            self.close()
+            self._name = self.prefix + name
+            self._bar = Bar(self._name, total, "samples").__enter__()
+        else:
+            self._bar.update(done, "")
+
+    def close(self) -> None:
+        """Remove the bar that is shown."""
+        if self._bar is not None:
+            self._bar.__exit__(None, None, None)
+            self._bar = None
+
+    def __enter__(self) -> "Bars":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

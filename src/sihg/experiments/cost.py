@@ -15,9 +15,10 @@ import torch
 from sihg.robust import data as sources
 from sihg.robust.attacks import Attack
 from sihg.robust.attacks.base import rows_at_once
+from sihg.robust.attacks.preflight import check_plans
 from sihg.robust.attacks.runner import run_attacks
 from sihg.robust.data.samples import Samples, stratified_subset
-from sihg.robust.evaluation.evaluate import check_plans, planned
+from sihg.robust.evaluation.plans import plan_attacks
 from sihg.robust.threat import Ball
 from sihg.robust.training.config import Settings
 from sihg.robust.training.events import EpochDone, StepDone
@@ -43,7 +44,7 @@ def costs(settings: Settings, attacks: Sequence[str], samples: int | None, data_
     What is wrong with the settings, the data or the attacks shows here.
     """
     prepared = prepare(replace(settings, memory_files=False), data_dir=data_dir)
-    check_plans(prepared.model, prepared.train, planned(attacks, prepared.ball, source=load))
+    check_plans(prepared.model, prepared.train, plan_attacks(attacks, prepared.ball, source=load))
     test = stratified_subset(sources.load(settings.data, data_dir)[1], samples, 0)
     training = settings.epochs * prepared.steps * _step(prepared)
     if prepared.held_out is not None:
@@ -77,7 +78,7 @@ def _attacked(prepared: PreparedTraining, attacks: Sequence[str], n: int, sample
     ball = prepared.ball
     tiny = Ball(NOTHING * ball.eps, ball.norm, ball.bounds)
     found: Costs = {}
-    for name, plan in planned(attacks, tiny, source=load).items():
+    for name, plan in plan_attacks(attacks, tiny, source=load).items():
         for part, attack in plan.items():
             short, factor = _shortened(attack)
             found[name if len(plan) == 1 else f"{name}: {part}"] = factor * n * _a_sample(prepared, short, samples)

@@ -5,6 +5,7 @@ Each file has one writer and one reader. `format` is the version of a file's lay
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
@@ -187,6 +188,18 @@ class Check(msgspec.Struct, frozen=True):
     result: Literal["fine", "warning", "error", "not run"]
     message: str = ""
 
+    @property
+    def link(self) -> str:
+        """Where the documents explain the check."""
+        return f"docs/checks.md#{self.name.partition(':')[0].replace(' ', '-')}"
+
+
+def count_results(checks: Sequence[Check]) -> str:
+    """Return how many checks had which result: "13 fine, 2 warnings, 0 errors, 1 not run"."""
+    counts = Counter(check.result for check in checks)
+    kinds = [f"{counts[kind]} {kind}{'' if counts[kind] == 1 else 's'}" for kind in ("warning", "error")]
+    return f"{counts['fine']} fine, {', '.join(kinds)}, {counts['not run']} not run"
+
 
 class AttackRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How the samples fared under one attack; `low` and `high` are the 95 % interval of the accuracy."""
@@ -256,6 +269,22 @@ class CurveRecord(EvaluationHeader, frozen=True, kw_only=True):
     curves: tuple[CurveRow, ...]
     checks: tuple[Check, ...] = ()
     environment: Environment = Environment()
+
+
+class GalleryHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """Of which weights and which attack the samples in gallery.npz are."""
+
+    sha256: str
+    checkpoint: str
+    data: str
+    split: str
+    eps: float
+    norm: str
+    bounds: Bounds | None
+    rule: str
+    classes: tuple[str, ...]
+    attack: str
+    accuracy: float
 
 
 # ---- a grid: grid.toml

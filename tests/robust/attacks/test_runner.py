@@ -9,29 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from sihg.errors import InputError
-from sihg.robust.attacks import PGD, Attack, Natural, Noise, Verdict
+from sihg.robust.attacks import PGD, Attack, Natural, Noise
 from sihg.robust.attacks import runner as cascade
 from sihg.robust.attacks.base import margins
 from sihg.robust.attacks.registry import build_plan
-from sihg.robust.attacks.runner import Outcome, run_attacks
+from sihg.robust.attacks.runner import attack_parts, join_outcomes, run_attacks
 from sihg.robust.data.samples import Samples, as_samples
 from sihg.robust.evaluation.evaluate import evaluate
 from sihg.robust.threat import Ball
 from tests.robust.evaluation.test_evaluate import Threshold, on_a_line
 from tests.robust.methods.nets import net, samples
-
-
-class Points:
-    """A ledger that keeps every point an attack gives."""
-
-    def __init__(self) -> None:
-        self.given: dict[str, dict[int, Tensor]] = {}
-
-    def known(self, _key: str) -> Outcome | None:
-        return None
-
-    def keep(self, key: str, _outcome: Outcome, numbers: Tensor, verdict: Verdict) -> None:
-        self.given.setdefault(key, {}).update(zip(numbers.tolist(), verdict.x_adv, strict=True))
 
 
 def test_each_attack_sees_what_the_ones_before_left() -> None:
@@ -74,11 +61,16 @@ def test_a_cascade_is_what_its_points_are(norm: str) -> None:
         "weak": Noise(eps=eps / 4, norm=norm, draws=1),
         "other": PGD(eps=eps, norm=norm, steps=3, restarts=2, last_iterate=True),
     }
-    points = Points()
-    (found,) = run_attacks(model, as_samples((x, y)), {"all": stages}, ledger=points)
+    points: dict[str, dict[int, Tensor]] = {f"all: {name}": {} for name in stages}
+    outcomes = {}
+    for part in attack_parts(model, as_samples((x, y)), {"all": stages}):
+        outcomes[part.key] = part.outcome
+        if part.verdict is not None:
+            points[part.key].update(zip(part.numbers.tolist(), part.verdict.x_adv, strict=True))
+    (found,) = join_outcomes({"all": stages}, outcomes)
     chosen, least = [], []
     for row in range(150):
-        given = [points.given[f"all: {name}"][row] for name in stages if row in points.given[f"all: {name}"]]
+        given = [points[f"all: {name}"][row] for name in stages if row in points[f"all: {name}"]]
         at = margins(model(torch.stack(given)), y[row].expand(len(given)))
         chosen.append(given[int(at.argmin())])
         least.append(int(at.argmin()))
@@ -94,8 +86,8 @@ def test_too_few_classes_are_told_of() -> None:
     found = evaluate(Threshold(), on_a_line(), eps=0.25, attacks="standard")
     assert found.accuracy == 3 / 7
     (row,) = found.rows()
-    assert "apgd-t: 2 classes: the difference of two logits instead of the DLR loss, which needs 4" in row["remark"]
-    assert [bool(stage.get("remark")) for stage in row["stages"]][:3] == [False, False, True]
+    assert "apgd-t: 2 classes: the difference of two logits instead of the DLR loss, which needs 4" in row.remark
+    assert [bool(stage.remark) for stage in row.stages][:3] == [False, False, True]
 
 
 def test_only_those_under_attack_are_floats(monkeypatch: pytest.MonkeyPatch) -> None:

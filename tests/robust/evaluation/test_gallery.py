@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -13,9 +14,17 @@ from sihg.cli.main import main
 from sihg.robust.attacks.registry import build_plan
 from sihg.robust.attacks.runner import Outcome, run_attacks
 from sihg.robust.data.samples import Samples
-from sihg.robust.evaluation.gallery import MOST, gallery, has_pictures, is_better, strongest, write_gallery
+from sihg.robust.evaluation.gallery import (
+    MAX_CLASSES_SHOWN,
+    has_pictures,
+    has_stronger_gallery,
+    make_gallery,
+    strongest_attack,
+    write_gallery,
+)
 from sihg.robust.models import build
 from sihg.robust.threat import Ball
+from sihg.store.schema import GalleryHeader
 
 BALL = Ball(0.2)
 
@@ -42,7 +51,7 @@ def test_points_are_those_of_the_evaluation(name: str) -> None:
     samples, model = images(), spotter()
     parts = {part: attack for part, attack in build_plan(name, BALL).items() if part != "square"}
     (outcome,) = run_attacks(model, samples, {name: parts}, seed=3)
-    found = gallery(model, samples, parts, outcome, seed=3)
+    found = make_gallery(model, samples, parts, outcome, seed=3)
     assert found["label"].tolist() == [0, 1, 2]
     numbers = torch.from_numpy(found["number"])
     assert samples.y[numbers].tolist() == [0, 1, 2]
@@ -63,7 +72,7 @@ def test_where_nothing_breaks_the_nearest_is_shown() -> None:
     weak = build_plan("pgd-3", Ball(1e-3))
     (outcome,) = run_attacks(model, samples, {"pgd-3": weak}, seed=0)
     assert not bool(outcome.broken.any())
-    found = gallery(model, samples, weak, outcome, seed=0)
+    found = make_gallery(model, samples, weak, outcome, seed=0)
     for label, number in enumerate(found["number"]):
         mine = samples.y == label
         assert outcome.margin[number] == outcome.margin[mine].min()
@@ -73,7 +82,7 @@ def test_of_many_classes_the_first_are_shown() -> None:
     samples = Samples(torch.rand(50, 1, 6, 6), torch.arange(50) % 25, tuple(map(str, range(25))), "many")
     model, parts = build("small-cnn", samples.shape, 25), build_plan("fgsm", BALL)
     (outcome,) = run_attacks(model, samples, {"fgsm": parts})
-    assert gallery(model, samples, parts, outcome, seed=0)["label"].tolist() == list(range(MOST))
+    assert make_gallery(model, samples, parts, outcome, seed=0)["label"].tolist() == list(range(MAX_CLASSES_SHOWN))
 
 
 def test_the_strongest_attack_is_no_proof() -> None:
@@ -82,19 +91,32 @@ def test_the_strongest_attack_is_no_proof() -> None:
     outcomes[0].broken[:] = outcomes[3].broken[:] = True
     outcomes[2].broken[0] = True
     outcomes[3].proof = True
-    assert strongest(outcomes) is outcomes[2]
-    assert strongest([outcomes[0], outcomes[3]]) is None
+    assert strongest_attack(outcomes) is outcomes[2]
+    assert strongest_attack([outcomes[0], outcomes[3]]) is None
 
 
 def test_a_stronger_one_of_the_same_weights_stays(tmp_path: Path) -> None:
-    about = {"sha256": "1", "eps": 0.1, "attack": "pgd-20", "accuracy": 0.5}
+    about = GalleryHeader(
+        sha256="1",
+        checkpoint="last",
+        data="digits",
+        split="test",
+        eps=0.1,
+        norm="linf",
+        bounds=(0.0, 1.0),
+        rule="any iterate",
+        classes=("0", "1"),
+        attack="pgd-20",
+        accuracy=0.5,
+    )
     file = write_gallery(tmp_path / "gallery.npz", about, {"label": np.array([0])})
-    assert is_better(file, {**about, "accuracy": 0.75})
-    assert not is_better(file, {**about, "accuracy": 0.25})
-    assert not is_better(file, {**about, "accuracy": 0.75, "sha256": "2"})
+    weaker = msgspec.structs.replace(about, attack="fgsm", accuracy=0.75)
+    assert has_stronger_gallery(file, weaker)
+    assert not has_stronger_gallery(file, msgspec.structs.replace(about, accuracy=0.25))
+    assert not has_stronger_gallery(file, msgspec.structs.replace(weaker, sha256="2"))
     file.write_bytes(b"PK")
-    assert not is_better(file, about)
-    assert not is_better(tmp_path / "none", about)
+    assert not has_stronger_gallery(file, weaker)
+    assert not has_stronger_gallery(tmp_path / "none", weaker)
 
 
 @pytest.mark.parametrize(
@@ -135,6 +157,6 @@ def test_a_model_is_left_as_it_was() -> None:
     parts = build_plan("fgsm", BALL)
     (outcome,) = run_attacks(model, samples, {"fgsm": parts})
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    gallery(model, samples, parts, outcome, seed=0)
+    make_gallery(model, samples, parts, outcome, seed=0)
     assert model.training
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

@@ -1,10 +1,9 @@
-"""What is found is kept: an evaluation cut short anywhere ends as one that was not; files of no use are not used."""
+"""Partial results: an evaluation interrupted anywhere ends like one that was not; other files are not used."""
 
 import errno
 import os
-import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,20 +13,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sihg.errors import InputError
 from sihg.robust.attacks import APGD, PGD, Attack, Natural, Noise
 from sihg.robust.attacks import runner as cascade
 from sihg.robust.attacks.base import margins
-from sihg.robust.attacks.runner import Outcome, run_attacks
+from sihg.robust.attacks.runner import Outcome, Part, attack_parts, join_outcomes
 from sihg.robust.data.samples import Samples, as_samples
-from sihg.robust.evaluation import partial as ledger
-from sihg.robust.evaluation.partial import FileLedger, LedgerWarning
+from sihg.robust.evaluation import partial
+from sihg.robust.evaluation.partial import EvaluationWarning, PartialResults
+from sihg.store.schema import Json
+from tests.refused import refused
 from tests.robust.attacks.test_pgd import assert_inside
 from tests.robust.methods.nets import net, samples
 
 N, PARTS = 300, 5  # samples, and parts of 64 of them
-ABOUT: dict[str, Any] = {"weights": "a", "eps": 0.1}
-PLANS: Mapping[str, Mapping[str, Attack]] = {
+Plans = Mapping[str, Mapping[str, Attack]]
+IDENTITY: dict[str, Json] = {"weights": "a", "eps": 0.1}
+PLANS: Plans = {
     "transfer:a: b": {"transfer:a: b": Noise(eps=0.1, draws=1)},
     "both": {"natural": Natural(), "pgd: small": PGD(eps=0.05, steps=2), "pgd": PGD(eps=0.12, steps=3)},
     "natural": {"natural": Natural()},
@@ -37,7 +38,7 @@ PLANS: Mapping[str, Mapping[str, Attack]] = {
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cascade, "rows_at_once", lambda _shape: 64)
-    monkeypatch.setattr(ledger, "EVERY", 0.0)
+    monkeypatch.setattr(partial, "SECONDS_BETWEEN_WRITES", 0.0)
 
 
 @cache
@@ -54,20 +55,23 @@ class CutError(Exception):
     """The end of a run, for which nobody asked."""
 
 
-def run(book: FileLedger | None, parts: float = float("inf"), plans: Any = PLANS) -> list[Outcome]:
-    """Attack; after so many parts the run is cut short."""
-    heard = 0
+def run(
+    kept: PartialResults | None, parts: float = float("inf"), plans: Plans = PLANS, net: nn.Module | None = None
+) -> list[Outcome]:
+    """Attack as an evaluation does; after so many parts the run is interrupted."""
+    outcomes, done = {}, 0
+    for part in attack_parts(net or model(), data(), plans, known=kept.known() if kept else None):
+        outcomes[part.key] = part.outcome
+        if kept is not None:
+            kept.keep(part)
+        done += part.verdict is not None
+        if done >= parts and part.verdict is not None:
+            raise CutError
+    return join_outcomes(plans, outcomes)
 
-    def progress(_name: str, _total: int) -> Callable[[int], None]:
-        def hear(_done: int) -> None:
-            nonlocal heard
-            heard += 1
-            if heard >= parts:
-                raise CutError
 
-        return hear
-
-    return run_attacks(model(), data(), plans, progress=progress, ledger=book)
+def book(folder: Path, identity: dict[str, Json] | None = None, *, points: bool = False) -> PartialResults:
+    return PartialResults(folder, "a", IDENTITY if identity is None else identity, points=points)
 
 
 def found(outcomes: list[Outcome]) -> list[Any]:
@@ -78,55 +82,59 @@ def found(outcomes: list[Outcome]) -> list[Any]:
     return [[a.tolist() for a in arrays], numbers]
 
 
-def test_a_run_cut_short_after_any_part_ends_alike(tmp_path: Path) -> None:
+def test_a_run_interrupted_after_any_part_ends_alike(tmp_path: Path) -> None:
     whole = run(None)
     assert 0.1 < whole[1].accuracy < 0.9
     cuts = 0
     for parts in range(1, 100, 2):
-        path = tmp_path / f"{parts}.npz"
+        folder = tmp_path / str(parts)
         try:
-            run(FileLedger(path, ABOUT), parts)
+            run(book(folder), parts)
         except CutError:
             cuts += 1
         else:
             break
-        again = FileLedger(path, ABOUT)
+        again = book(folder)
         assert again.verdicts > 0
         assert found(run(again)) == found(whole)
     assert 2 * cuts > 3 * PARTS
 
 
-def test_what_is_known_is_not_attacked_again(tmp_path: Path) -> None:
-    book = FileLedger(tmp_path / "a.npz", ABOUT)
-    run(book)
+def test_known_verdicts_are_not_computed_again(tmp_path: Path) -> None:
+    first = book(tmp_path)
+    run(first)
     passes = []
     hook = model().register_forward_pre_hook(lambda _module, inputs: passes.append(len(inputs[0])))
-    again = run(FileLedger(tmp_path / "a.npz", ABOUT))
+    again = run(book(tmp_path))
     hook.remove()
     assert passes == []
     assert found(again) == found(run(None))
-    book.forget()
-    book.forget()  # whether or not there is a file
+    first.remove()
+    first.remove()  # whether or not there is a file
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("about", [{**ABOUT, "eps": 0.2}, {**ABOUT, "weights": "b"}, {}])
-def test_another_question_begins_anew(about: dict[str, Any], tmp_path: Path) -> None:
-    run(FileLedger(tmp_path / "a.npz", ABOUT))
-    assert FileLedger(tmp_path / "a.npz", ABOUT).verdicts > 0
-    assert FileLedger(tmp_path / "a.npz", about).verdicts == 0
-    assert FileLedger(tmp_path / "a.npz", ABOUT, tmp_path / "points.npy").verdicts == 0  # its points are not known
+@pytest.mark.parametrize(
+    ("identity", "points"),
+    [({**IDENTITY, "eps": 0.2}, False), ({**IDENTITY, "weights": "b"}, False), ({}, False), (IDENTITY, True)],
+)
+def test_results_of_another_evaluation_are_not_used(identity: dict[str, Json], points: bool, tmp_path: Path) -> None:
+    run(book(tmp_path))
+    assert book(tmp_path).verdicts > 0
+    np.save(tmp_path / "a.points.npy", np.zeros((N, 6), np.float32))
+    with pytest.warns(EvaluationWarning, match="a.partial.npz is not used"):
+        assert book(tmp_path, identity, points=points).verdicts == 0
 
 
 def test_damaged_files_are_named_and_not_used(tmp_path: Path) -> None:
-    """Files cut off, of another kind, and with a byte changed, some of which are of no account in an archive."""
-    path = tmp_path / "a.npz"
-    run(FileLedger(path, ABOUT))
+    """Files cut off, of another kind, and with a byte changed; some bytes of an archive do not matter."""
+    path = tmp_path / "a.partial.npz"
+    run(book(tmp_path))
     whole = path.read_bytes()
     damaged = [whole[: len(whole) * part // 8] for part in range(8)]
     damaged += [b"not an archive", b"\x93NUMPY\x01\x00" + whole, whole[::-1]]
     method = whole.index(b"PK\x01\x02") + 10
-    damaged += [whole[:method] + b"\x63" + whole[method + 1 :]]  # packed in a way that nobody knows
+    damaged += [whole[:method] + b"\x63" + whole[method + 1 :]]  # an unknown compression
     for place in np.random.default_rng(0).integers(len(whole), size=60):
         damaged.append(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
     warned = []
@@ -134,35 +142,51 @@ def test_damaged_files_are_named_and_not_used(tmp_path: Path) -> None:
         path.write_bytes(content)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            book = FileLedger(path, ABOUT)
+            kept = book(tmp_path)
         warned.append(len(caught))
-        for one in caught:
-            assert one.category is LedgerWarning
-            assert re.fullmatch(rf"{path} cannot be read \(.+\): the evaluation begins anew", str(one.message))
-            assert book.verdicts == 0
+        for warning in caught:
+            assert warning.category is EvaluationWarning
+            assert str(warning.message).startswith(f"{path} is not used (")
+            assert "\n" not in str(warning.message)
+            assert kept.verdicts == 0
     assert warned[:12] == [1] * 12
     assert sum(warned) > 40
 
 
-def test_a_full_disk_is_told_once_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def no_space(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_is_told_once_and_the_run_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tries = []
 
-    def full(*_: Any, **__: Any) -> None:
+    def full(*_: object, **__: object) -> None:
         tries.append(1)
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        no_space()
 
     monkeypatch.setattr(np, "savez", full)
-    with pytest.warns(LedgerWarning, match=r"cannot write .*No space left.*; an evaluation cut short now begins anew"):
-        outcomes = run(FileLedger(tmp_path / "a.npz", ABOUT))
-    assert len(tries) == 1
+    with pytest.warns(EvaluationWarning, match="No space left") as caught:
+        outcomes = run(book(tmp_path))
+    assert len(tries) == len(caught) == 1
     assert found(outcomes) == found(run(None))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_files_are_written_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger, "EVERY", 3600.0)
-    run(FileLedger(tmp_path / "a.npz", ABOUT))
-    assert list(tmp_path.iterdir()) == []
+def test_an_interruption_writes_the_file_or_says_that_it_cannot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partial, "SECONDS_BETWEEN_WRITES", 3600.0)
+    with pytest.raises(CutError), book(tmp_path) as kept:
+        run(kept, 3)
+    assert book(tmp_path).verdicts == kept.verdicts == 3 * 64
+    monkeypatch.setattr(np, "savez", no_space)
+    lost = pytest.warns(EvaluationWarning, match="results so far are lost")
+    with lost, pytest.raises(CutError), book(tmp_path / "full") as kept:
+        run(kept, 3)
+    assert kept.verdicts == 0
+    with book(tmp_path / "unused") as kept:
+        run(kept)
+    assert not (tmp_path / "unused").exists()  # no interruption, and not enough time for a file
 
 
 def expected_points(outcomes: list[Outcome]) -> tuple[Tensor, Tensor]:
@@ -173,84 +197,98 @@ def expected_points(outcomes: list[Outcome]) -> tuple[Tensor, Tensor]:
     return broken, margin
 
 
-def test_points_are_those_that_broke_or_came_nearest(tmp_path: Path) -> None:
-    points = tmp_path / "new" / "a.points.npy"
-    book = FileLedger(tmp_path / "new" / "a.npz", ABOUT, points)
-    outcomes = run(book)
-    book.forget()
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_points_are_those_that_broke_or_came_nearest(in_memory: bool, tmp_path: Path) -> None:
+    kept = PartialResults(None if in_memory else tmp_path / "new", "a", IDENTITY, points=True)
+    outcomes = run(kept)
+    kept.remove()
     broken, margin = expected_points(outcomes)
-    found = torch.from_numpy(np.load(points))
-    assert found.shape == (N, 6)
-    logits = model()(found)
+    points = kept.points
+    assert points is not None
+    assert points.shape == (N, 6)
+    logits = model()(points)
     assert torch.equal(logits.argmax(1) != data().y, broken)
     assert 0.1 < float(broken.float().mean()) < 0.9
     torch.testing.assert_close(margins(logits, data().y)[~broken], margin[~broken], rtol=0, atol=1e-6)
-    assert_inside(PGD(eps=0.12), data().x, found)
+    assert_inside(PGD(eps=0.12), data().x, points)
+    if not in_memory:
+        assert np.array_equal(np.load(tmp_path / "new" / "a.points.npy"), points.numpy())
 
 
-def test_points_of_a_run_cut_short_are_the_same(tmp_path: Path) -> None:
+def test_points_of_an_interrupted_run_are_the_same(tmp_path: Path) -> None:
     def points(name: str, parts: int) -> bytes:
-        npy = tmp_path / f"{name}.npy"
         for most in (parts, float("inf")):
             try:
-                run(FileLedger(tmp_path / f"{name}.npz", ABOUT, npy), most)
+                run(book(tmp_path / name, points=True), most)
             except CutError:
                 continue
-        return npy.read_bytes()
+        return (tmp_path / name / "a.points.npy").read_bytes()
 
     whole = points("whole", 1000)
     assert all(points(f"cut{parts}", parts) == whole for parts in (1, PARTS, PARTS + 2, 3 * PARTS))
 
 
-def test_points_that_are_gone_are_made_anew(tmp_path: Path) -> None:
-    npz, npy = tmp_path / "a.npz", tmp_path / "a.npy"
-    run(FileLedger(npz, ABOUT, npy))
+def test_points_of_a_finished_run_are_read_again(tmp_path: Path) -> None:
+    kept = book(tmp_path, points=True)
+    run(kept)
+    again = book(tmp_path, points=True)
+    run(again)
+    assert kept.points is not None
+    assert again.points is not None
+    assert torch.equal(kept.points, again.points)
+
+
+def test_lost_points_are_made_anew(tmp_path: Path) -> None:
+    npy = tmp_path / "a.points.npy"
+    run(book(tmp_path, points=True))
     whole = npy.read_bytes()
     npy.unlink()
-    book = FileLedger(npz, ABOUT, npy)
-    assert book.verdicts == 0
-    run(book)
+    kept = book(tmp_path, points=True)
+    assert kept.verdicts == 0
+    run(kept)
     assert npy.read_bytes() == whole
 
 
 def test_points_of_another_size_are_refused(tmp_path: Path) -> None:
-    npz, npy = tmp_path / "a.npz", tmp_path / "a.npy"
+    npy = tmp_path / "a.points.npy"
     with pytest.raises(CutError):
-        run(FileLedger(npz, ABOUT, npy), 2)
+        run(book(tmp_path, points=True), 2)
     np.save(npy, np.zeros((N, 5), np.float32))
-    with pytest.raises(InputError, match=r"a.npy is of \(300, 5\) float32, not \(300, 6\) float32: remove it"):
-        run(FileLedger(npz, ABOUT, npy))
+    with refused("points-shape", path=npy):
+        run(book(tmp_path, points=True))
     npy.write_bytes(b"not points")
-    with pytest.raises(InputError, match=r"cannot write .*a.npy \(.*\): free the place, or leave out --points"):
-        run(FileLedger(npz, ABOUT, npy))
+    with refused("cannot-write-points", path=npy):
+        run(book(tmp_path, points=True))
 
 
-@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="only where a file's place can be asked for")
-def test_points_that_find_no_place_are_told_of_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(InputError, match=r"cannot write .*No space left on device\): free the place"):
-        run(FileLedger(tmp_path / "a.npz", ABOUT, tmp_path / "a.npy"))
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="only where the space of a file can be reserved")
+def test_points_without_space_are_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "posix_fallocate", no_space)
+    with refused("cannot-write-points", path=tmp_path / "a.points.npy"):
+        run(book(tmp_path, points=True))
 
 
-def test_what_a_reader_should_know_is_kept(tmp_path: Path) -> None:
+def test_remarks_on_attacks_are_kept(tmp_path: Path) -> None:
     """Three classes are fewer than the loss of APGD-T needs."""
     three, plans = nn.Linear(6, 3), {"apgd-t": {"apgd-t": APGD(eps=0.1, loss="dlr-t", steps=2)}}
     some = as_samples((data().x, data().y % 3))
-    whole, again = (run_attacks(three, some, plans, ledger=FileLedger(tmp_path / "a.npz", ABOUT)) for _ in range(2))
-    assert "the difference of two logits" in whole[0].remark
+    whole, again = ([part.outcome for part in three_parts(three, some, plans, tmp_path)][-1:] for _ in range(2))
+    assert whole[0].remark
     assert found(again) == found(whole)
 
 
-def test_what_is_known_is_a_copy(tmp_path: Path) -> None:
-    book = FileLedger(tmp_path / "a.npz", ABOUT)
-    run(book)
-    known = book.known("natural")
-    assert known is not None
+def three_parts(model: nn.Module, some: Samples, plans: Plans, folder: Path) -> Iterator[Part]:
+    kept = book(folder)
+    for part in attack_parts(model, some, plans, known=kept.known()):
+        kept.keep(part)
+        yield part
+
+
+def test_known_outcomes_are_copies(tmp_path: Path) -> None:
+    kept = book(tmp_path)
+    run(kept)
+    known = kept.known()["natural"]
     known.broken.logical_not_()
     known.done = 0
-    kept = book.known("natural")
-    assert kept is not None
-    assert (kept.done, bool((kept.broken == known.broken).any())) == (N, False)
+    again = kept.known()["natural"]
+    assert (again.done, bool((again.broken == known.broken).any())) == (N, False)

@@ -13,11 +13,13 @@ from sihg.robust.attacks import PGD, Attack
 from sihg.robust.attacks.base import Search
 from sihg.robust.attacks.runner import Outcome, run_attacks
 from sihg.robust.data.samples import Samples, as_samples
-from sihg.robust.evaluation import reattack as again_
-from sihg.robust.evaluation.diagnostics import FEW, Check
-from sihg.robust.evaluation.evaluate import evaluate, planned
-from sihg.robust.evaluation.reattack import Probe, again
+from sihg.robust.evaluation import reattack
+from sihg.robust.evaluation.diagnostics import MAX_PROBED
+from sihg.robust.evaluation.evaluate import evaluate
+from sihg.robust.evaluation.plans import plan_attacks
+from sihg.robust.evaluation.reattack import Probe, reattack_checks
 from sihg.robust.threat import Ball
+from sihg.store.schema import Check
 from tests.robust.planted import EPS, Planted, digits, healthy, quantised, reversed_gradient, tripped
 
 NAMES = ["one step", "radius", "steps", "runs"]
@@ -26,7 +28,7 @@ NAMES = ["one step", "radius", "steps", "runs"]
 @pytest.fixture(autouse=True)
 def all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that what runs does not depend on the clock."""
-    monkeypatch.setattr(again_, "LITTLE", 1e3)
+    monkeypatch.setattr(reattack, "MIN_SECONDS", 1e3)
 
 
 def attacked_again(
@@ -34,9 +36,12 @@ def attacked_again(
 ) -> dict[str, Check]:
     """The checks that attack again, with all the time they want."""
     samples, ball = samples or digits(), ball or Ball(EPS)
-    plans = planned("natural,noise-1", ball)
+    plans = plan_attacks("natural,noise-1", ball)
     outcomes = run_attacks(model, samples, plans)
-    return {one.name: one for one in again(model, samples, ball, plans, outcomes, 0, **{"share": math.inf, **settings})}
+    return {
+        one.name: one
+        for one in reattack_checks(model, samples, ball, plans, outcomes, 0, **{"share": math.inf, **settings})
+    }
 
 
 def test_a_healthy_model_is_left_in_peace() -> None:
@@ -96,7 +101,7 @@ def test_steps_and_runs_that_find_more() -> None:
     for name, what in (("steps", "pgd-100 breaks"), ("runs", "pgd-20-5 breaks")):
         assert found[name].result == "warning"
         assert what in found[name].message
-        assert "PGD-20 has not converged on this model, take more steps and runs, or standard" in found[name].message
+        assert "PGD-20 has not converged on this model, use more steps and restarts, or standard" in found[name].message
 
 
 def hidden(x: Tensor) -> Tensor:
@@ -143,18 +148,18 @@ def test_what_the_evaluation_has_found_counts() -> None:
 def counted_out(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]]:
     """What the checks come to after an evaluation of so many passes and seconds; a pass has no fixed cost."""
 
-    def sees(probe: Probe) -> bool:
-        probe.start = FEW * probe.unit
+    def has_gradient(probe: Probe) -> bool:
+        probe.start = MAX_PROBED * probe.unit
         return True
 
-    monkeypatch.setattr(again_, "LITTLE", 0.0)
-    monkeypatch.setattr(Probe, "sees", sees)
+    monkeypatch.setattr(reattack, "MIN_SECONDS", 0.0)
+    monkeypatch.setattr(Probe, "has_gradient", has_gradient)
 
     def run(passes: int, seconds: float = 1000.0, **settings: Any) -> dict[str, str]:
         outcome = Outcome.begin("noise-1", torch.zeros(397, dtype=torch.bool))
         outcome.passes, outcome.seconds = passes, seconds
         ball = Ball(EPS)
-        found = again(healthy(), digits(), ball, planned("noise-1", ball), [outcome], 0, **settings)
+        found = reattack_checks(healthy(), digits(), ball, plan_attacks("noise-1", ball), [outcome], 0, **settings)
         return {one.name: one.message or one.result for one in found}
 
     return run
@@ -270,7 +275,7 @@ class Slow(nn.Module):
 
 def test_the_checks_keep_to_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 100 samples PGD-T looks at each T + 1 times; before it, 16 are looked at five times, and some once."""
-    monkeypatch.setattr(again_, "LITTLE", 0.5)
+    monkeypatch.setattr(reattack, "MIN_SECONDS", 0.5)
     monkeypatch.setattr(time, "perf_counter", lambda: Slow.now)
     for attacks, run in (("fgsm", 0), ("pgd-20", 1), ("pgd-60", 1), ("pgd-60-20", 4)):
         found = evaluate(Slow(), digits().take(slice(100)), eps=EPS, attacks=attacks)

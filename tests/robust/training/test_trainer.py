@@ -12,7 +12,7 @@ from sihg.robust import data
 from sihg.robust.attacks.runner import run_attacks
 from sihg.robust.data.batches import epoch_batches
 from sihg.robust.data.samples import Samples, as_samples
-from sihg.robust.evaluation.evaluate import planned
+from sihg.robust.evaluation.plans import plan_attacks
 from sihg.robust.methods import MSIHG
 from sihg.robust.threat import Ball
 from sihg.robust.training.events import CheckpointSaved, EpochDone, Event, StepDone
@@ -151,7 +151,7 @@ def test_best_holds_the_evaluated_weights_of_the_best_row(tmp_path: Path, ema: f
     held = split_off(digits(), chosen)[1]
     assert held is not None
     ball, names, seed = Ball(0.1), ["natural", "pgd-3"], best.epoch - 1
-    again = run_attacks(load(tmp_path, checkpoint="best"), held, planned(names, ball), seed=seed)
+    again = run_attacks(load(tmp_path, checkpoint="best"), held, plan_attacks(names, ball), seed=seed)
     assert [o.accuracy for o in again] == [best.natural, best.robust]
     if ema:
         raw = run.model.state_dict()
@@ -298,7 +298,7 @@ def test_float64_stays_float64(method: str) -> None:
     [
         ({"memory_files": True}, "memory_files needs a run folder: give one"),
         ({"memory": "int2"}, "unknown dtype of the memory 'int2' .*: choose from int8, fp16, fp32"),
-        ({"device": "cuda:99"}, r"device 'cuda:99' cannot be used here \(.*\): take cpu"),
+        ({"device": "cuda:99"}, r"device 'cuda:99' cannot be used here \(.*\): choose cpu"),
         ({"device": "gpu"}, r"device 'gpu' cannot be used here"),
         ({"evaluate_with": "pgd10"}, "unknown attack 'pgd10'"),
         ({"eps": 8}, "eps 8 is more than the whole range of the data"),
@@ -318,7 +318,7 @@ def test_mistakes_are_found_at_once(values: dict[str, Any], message: str) -> Non
 def test_models_that_do_not_fit_the_data() -> None:
     with pytest.raises(InputError, match=r"does not take samples of shape \(1, 8, 8\)"):
         trainer(settings(), model=nn.Linear(3, 10))
-    with pytest.raises(InputError, match=r"digits has 10 classes .*, the model 5 outputs: labels count from 0"):
+    with pytest.raises(InputError, match=r"digits has 10 classes .*, the model has 5 outputs: labels count from 0"):
         trainer(settings(), model=nn.Sequential(nn.Flatten(), nn.Linear(64, 5)))
 
 

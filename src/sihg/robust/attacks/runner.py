@@ -2,9 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +12,6 @@ from sihg.errors import InputError
 from sihg.robust.attacks.base import Attack, Verdict, check_points, rows_at_once
 from sihg.robust.attacks.registry import Plan
 from sihg.robust.data.samples import Samples
-
-Progress = Callable[[int], object]
 
 
 @dataclass(eq=False)
@@ -56,53 +53,64 @@ class Outcome:
         self.done += len(numbers)
 
 
-class Ledger(Protocol):
-    """Remembers outcomes, finished or not."""
+@dataclass(frozen=True, eq=False)
+class Part:
+    """An attack on some samples has ended: its outcome so far, and what it found for these samples."""
 
-    def known(self, key: str) -> Outcome | None:
-        """The outcome of that key, if some of it is known."""
-        ...
-
-    def keep(self, key: str, outcome: Outcome, numbers: Tensor, verdict: Verdict) -> None:
-        """Remember the outcome, to which the verdict on these samples was just added."""
-        ...
+    key: str  # of the attack: its name, in a sequence "name: stage"
+    outcome: Outcome
+    numbers: Tensor  # of the samples; none before the first part
+    verdict: Verdict | None = None  # None before the first part
 
 
-def run_attacks(
+def run_attacks(model: nn.Module, samples: Samples, plans: Mapping[str, Plan], *, seed: int = 0) -> list[Outcome]:
+    """Carry out each plan on all samples, on the model's device."""
+    return join_outcomes(plans, {part.key: part.outcome for part in attack_parts(model, samples, plans, seed=seed)})
+
+
+def attack_parts(
     model: nn.Module,
     samples: Samples,
     plans: Mapping[str, Plan],
     *,
     seed: int = 0,
-    progress: Callable[[str, int], Progress] = lambda _name, _total: lambda _done: None,
-    ledger: Ledger | None = None,
-) -> list[Outcome]:
-    """Carry out each plan on all samples, where the model is; `progress(attack, total)` gives what hears of samples."""
-    outcomes = []
+    known: Mapping[str, Outcome] | None = None,
+) -> Iterator[Part]:
+    """Carry out each plan and yield after each part, so that the caller can show progress, keep results or stop.
+
+    Args:
+        model: The model, which is attacked on its own device.
+        samples: The samples. Only those under attack are floats, and on the device.
+        plans: For each name the attacks to run, each on the samples that those before did not break.
+        seed: The seed of the attacks' draws.
+        known: Outcomes of an interrupted run by key: attacks go on where they were.
+
+    Yields:
+        For each attack a part without samples, then its parts. The outcome is the same object each time.
+    """
     for name, plan in plans.items():
-        stages: list[Outcome] = []
-        for part, attack in plan.items():
-            broken = stages[-1].broken if stages else torch.zeros(len(samples), dtype=torch.bool)
-            key = name if len(plan) == 1 else f"{name}: {part}"
-            outcome = (ledger.known(key) if ledger else None) or Outcome.begin(part, broken)
+        broken = torch.zeros(len(samples), dtype=torch.bool)
+        for stage, attack in plan.items():
+            key = name if len(plan) == 1 else f"{name}: {stage}"
+            outcome = (known or {}).get(key) or Outcome.begin(stage, broken)
             outcome.proof = attack.proves
-            _attack(model, samples, attack, outcome, seed, progress(key, int(outcome.attacked.sum())), ledger, key)
-            stages.append(outcome)
-        outcomes.append(stages[0] if len(stages) == 1 else _joined(name, stages))
-    return outcomes
+            yield Part(key, outcome, torch.arange(0))
+            yield from _attack(model, samples, attack, outcome, seed, key)
+            broken = outcome.broken
+
+
+def join_outcomes(plans: Mapping[str, Plan], outcomes: Mapping[str, Outcome]) -> list[Outcome]:
+    """Return one outcome for each plan, made of those of its stages."""
+    joined = []
+    for name, plan in plans.items():
+        stages = [outcomes[name if len(plan) == 1 else f"{name}: {stage}"] for stage in plan]
+        joined.append(stages[0] if len(stages) == 1 else _joined(name, stages))
+    return joined
 
 
 def _attack(
-    model: nn.Module,
-    samples: Samples,
-    attack: Attack,
-    outcome: Outcome,
-    seed: int,
-    progress: Progress,
-    ledger: Ledger | None,
-    key: str,
-) -> None:
-    """Attack what is not done yet; only samples under attack are floats, and on the device."""
+    model: nn.Module, samples: Samples, attack: Attack, outcome: Outcome, seed: int, key: str
+) -> Iterator[Part]:
     device = device_of(model)
     left = outcome.attacked.nonzero().flatten()[outcome.done :]
     for numbers in left.split(rows_at_once(samples.shape)) if len(left) else ():
@@ -115,14 +123,14 @@ def _attack(
                 raise
             raise InputError(
                 f"{key} needs the gradient in the input, and the model gives none: take no_grad and detach out of its "
-                "forward, or attack it with square"
+                "forward, or attack it with square",
+                code="no-input-gradient",
+                attack=key,
             ) from error
         check_points(key, attack.ball, x, verdict.x_adv, numbers)
         outcome.add(numbers, verdict, time.perf_counter() - begin)
         outcome.remark = attack.remark(verdict.classes)
-        if ledger:
-            ledger.keep(key, outcome, numbers, verdict)
-        progress(outcome.done)
+        yield Part(key, outcome, numbers, verdict)
 
 
 def _joined(name: str, stages: list[Outcome]) -> Outcome:

@@ -1,1 +1,18 @@
-"""Robustness evaluation: attack a model, check the result, store it and continue an interrupted one."""
+"""Robust accuracy: attack a model's samples at one radius or several, and check whether the result can be trusted.
+
+`evaluate` and `robust_curve` take a model of yours, `evaluate_run` a run; both can be saved, resumed and reported.
+"""
+
+from sihg.robust.evaluation.evaluate import Evaluation, RadiusCurve, evaluate, robust_curve
+from sihg.robust.evaluation.evaluate_run import EvaluationRequest, evaluate_run
+from sihg.robust.evaluation.partial import EvaluationWarning
+
+__all__ = [
+    "Evaluation",
+    "EvaluationRequest",
+    "EvaluationWarning",
+    "RadiusCurve",
+    "evaluate",
+    "evaluate_run",
+    "robust_curve",
+]

@@ -1,12 +1,8 @@
-"""Reasons to doubt an evaluation: checks of the model before it is attacked, and of what the attacks found.
-
-Those that attack again are in `again.py`.
-"""
+"""Check whether an evaluation can be trusted: the model before the attacks, then their outcomes (docs/checks.md)."""
 
 import copy
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 
@@ -17,40 +13,33 @@ from sihg.robust.attacks.base import margins, misclassified
 from sihg.robust.attacks.no_attack import Natural
 from sihg.robust.attacks.noise import Noise
 from sihg.robust.attacks.pgd import PGD
+from sihg.robust.attacks.preflight import HALF_PRECISION
 from sihg.robust.attacks.registry import Plan
 from sihg.robust.attacks.runner import Outcome, device_of, is_missing_gradient
 from sihg.robust.attacks.square import Square
 from sihg.robust.attacks.transfer import Transfer
 from sihg.robust.attacks.user_function import FunctionAttack
 from sihg.robust.data.samples import Samples, stratified_rows
-from sihg.robust.gradients import Loss, cross_entropy_per_row, evaluation_mode, input_gradient
+from sihg.robust.gradients import Loss, cross_entropy_per_row, evaluation_mode
 from sihg.robust.threat import Ball
+from sihg.store.schema import Check
 
-FEW = 64  # samples that are looked at, at most
-LOOKED_AT = 16  # samples at least
-LEAST = 50  # samples, fewer of which say too little
-ROUNDING = 1e-5  # of the largest logit: by how much two passes may differ where sums are not always in one order
-VANISHED, OFTEN = 1e-12, 0.05  # the largest entry of a gradient that is none, and the share of rows with one
-BLACK_BOX_GAIN = 0.002  # of accuracy: what a black-box attack may find beside
-CHANCE = 4  # samples: so few prove nothing, whatever share of a small set they are
-BLIND = "the model gives no gradient"
-HALF = (torch.float16, torch.bfloat16)
-SMALL = {"linf": 0.1 / 255, "l2": 0.05}  # of a feature's range, of images: a radius below may be in another unit
-IMAGE = {"linf": 1.0, "l2": 28.0}  # the norm of 784 ones: of fewer features, lengths are shorter
-
-
-@dataclass(frozen=True)
-class Check:
-    """A check: `fine`, a `warning`, an `error`, or `not run`; and why."""
-
-    name: str
-    result: str
-    message: str = ""
+MAX_PROBED = 64  # samples that the checks of the model look at
+MIN_PROBED = 16
+MIN_SAMPLES = 50  # fewer say too little
+ROUNDING = 1e-5  # of the largest logit: by how much two passes may differ when sums are taken in another order
+VANISHED = 1e-12  # a gradient whose largest entry is smaller counts as missing
+MAX_VANISHED = 0.05  # share of samples whose gradient may be missing
+MAX_BLACK_BOX_GAIN = 0.002  # of accuracy: what attacks without gradients may find in addition
+CHANCE = 4  # samples: so few prove nothing, even in a small set
+NO_GRADIENT = "the model gives no gradient"
+SMALLEST_RADIUS = {"linf": 0.1 / 255, "l2": 0.05}  # of a feature's range, for images: a smaller one has another unit
+IMAGE_NORM = {"linf": 1.0, "l2": 28.0}  # of 784 ones: with fewer features, lengths are shorter
 
 
 @dataclass(eq=False)
-class State:
-    """What an attack must leave as it is: buffers, parameters, training flags."""
+class ModelState:
+    """The buffers, parameters and training flags of a model, which an evaluation must not change."""
 
     model: nn.Module
     values: dict[str, Tensor] = field(init=False)
@@ -61,7 +50,7 @@ class State:
         self.training = {name: module.training for name, module in self.model.named_modules()}
 
     def check(self) -> Check:
-        """What was changed since."""
+        """Compare the model with its state at the beginning."""
         now = self._values()
         changed = [
             f"{name or 'the model'}.training"
@@ -74,68 +63,64 @@ class State:
         return Check(
             "state",
             "error",
-            f"the evaluation has changed {changed[0]}{_more(changed)}: a pass in evaluation mode must leave the model "
-            "as it is, look at its forward and at attacks of your own",
+            f"the evaluation has changed {changed[0]}{_more(changed)}: a pass in evaluation mode must not change the "
+            "model, check its forward and your own attacks",
         )
 
     def _values(self) -> dict[str, Tensor]:
         return {**dict(self.model.named_buffers()), **dict(self.model.named_parameters())}
 
 
-def before(model: nn.Module, samples: Samples, ball: Ball, seed: int, *, attacked: bool = True) -> Iterator[Check]:
-    """What can be seen of the model itself, from a few samples; of gradients only where attacks follow."""
-    rows, device = stratified_rows(samples, min(FEW, max(LOOKED_AT, len(samples) // FEW)), seed), device_of(model)
+def inspect_model(
+    model: nn.Module, samples: Samples, ball: Ball, seed: int, *, attacked: bool = True
+) -> Iterator[Check]:
+    """Check the model on a few samples; its gradients and the radius only if attacks follow."""
+    count = min(MAX_PROBED, max(MIN_PROBED, len(samples) // MAX_PROBED))
+    rows, device = stratified_rows(samples, count, seed), device_of(model)
     x, y = samples.floats(rows).to(device), samples.y[rows].to(device)
     with evaluation_mode(model), torch.no_grad():
         first, second = model(x), model(x)
-    yield _precision(model, first)
-    yield _probabilities(first)
+    yield _check_precision(model, first)
+    yield _check_logits(first)
     if attacked:
-        yield _unit(samples, ball)
-    repeatable = _repeatable(first, second)
+        yield _check_unit(samples, ball)
+    repeatable = _check_repeatable(first, second)
     yield repeatable
     if attacked:
-        yield _zero_radius(model, x, y, first, ball, seed, random=repeatable.result != "fine")
-        yield _gradients(model, x, y, first)
+        yield _check_zero_radius(model, x, y, first, ball, seed, random=repeatable.result != "fine")
+        yield _check_gradients(model, x, y, first)
 
 
-def after(
+def inspect_outcomes(
     samples: Samples,
     total: int,
     plans: Mapping[str, Plan],
     outcomes: list[Outcome],
     trained_with: str | None,
 ) -> Iterator[Check]:
-    """What can be seen of the outcomes."""
-    yield whole(len(samples), total)
-    yield from _proof(outcomes)
-    outcomes = [one for one in outcomes if not one.proof]
-    plans = {one.attack: plans[one.attack] for one in outcomes}
+    """Check what the attacks found."""
+    yield check_full_split(len(samples), total)
+    yield from _check_proofs(outcomes)
+    outcomes = [outcome for outcome in outcomes if not outcome.proof]
+    plans = {outcome.attack: plans[outcome.attack] for outcome in outcomes}
     if not outcomes:
         return
-    yield _above_chance(samples, outcomes)
-    yield _below_natural(plans, outcomes)
-    yield other_attack(plans, trained_with)
-    yield _black_box(plans, outcomes)
+    yield _check_above_chance(samples, outcomes)
+    yield _check_below_natural(plans, outcomes)
+    yield check_other_attacks(plans, trained_with)
+    yield _check_black_box(plans, outcomes)
 
 
-def counted(results: Iterable[str]) -> str:
-    """How many checks came to which result, in words."""
-    counts = Counter(results)
-    kinds = [f"{counts[kind]} {kind}{'' if counts[kind] == 1 else 's'}" for kind in ("warning", "error")]
-    return f"{counts['fine']} fine, {', '.join(kinds)}, {counts['not run']} not run"
-
-
-def _unit(samples: Samples, ball: Ball) -> Check:
+def _check_unit(samples: Samples, ball: Ball) -> Check:
     widths = ball.widths(samples.x)
     moving = widths[widths > 0]
-    if ball.eps == 0 or len(samples) < LEAST or not len(moving):
+    if ball.eps == 0 or len(samples) < MIN_SAMPLES or not len(moving):
         return Check("unit", "not run", "needs a radius, and more than a few samples that differ")
-    features, width = moving.numel(), float(moving.median())  # of most features: one may be of another kind
-    long = 1.0 if ball.norm == "linf" else math.sqrt(features)
-    if ball.eps > float(moving.max()) * long:
+    features, width = moving.numel(), float(moving.median())  # the median, since one feature may be of another kind
+    longest = 1.0 if ball.norm == "linf" else math.sqrt(features)
+    if ball.eps > float(moving.max()) * longest:
         what = "large"
-    elif ball.eps < SMALL[ball.norm] * width * min(1.0, long / IMAGE[ball.norm]):
+    elif ball.eps < SMALLEST_RADIUS[ball.norm] * width * min(1.0, longest / IMAGE_NORM[ball.norm]):
         what = "small"
     else:
         return Check("unit", "fine")
@@ -147,9 +132,9 @@ def _unit(samples: Samples, ball: Ball) -> Check:
     )
 
 
-def _precision(model: nn.Module, logits: Tensor) -> Check:
-    half = [name for name, value in model.named_parameters() if value.dtype in HALF]
-    if not half and logits.dtype in HALF:
+def _check_precision(model: nn.Module, logits: Tensor) -> Check:
+    half = [name for name, value in model.named_parameters() if value.dtype in HALF_PRECISION]
+    if not half and logits.dtype in HALF_PRECISION:
         return Check(
             "precision",
             "warning",
@@ -165,7 +150,7 @@ def _precision(model: nn.Module, logits: Tensor) -> Check:
     )
 
 
-def _probabilities(logits: Tensor) -> Check:
+def _check_logits(logits: Tensor) -> Check:
     if bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-3).all()):
         return Check(
             "logits",
@@ -175,7 +160,7 @@ def _probabilities(logits: Tensor) -> Check:
     return Check("logits", "fine")
 
 
-def _repeatable(first: Tensor, second: Tensor) -> Check:
+def _check_repeatable(first: Tensor, second: Tensor) -> Check:
     apart = float((first - second).abs().max())
     if apart <= ROUNDING * float(first.abs().max()):
         return Check("repeatable", "fine")
@@ -187,7 +172,7 @@ def _repeatable(first: Tensor, second: Tensor) -> Check:
     )
 
 
-def _zero_radius(
+def _check_zero_radius(
     model: nn.Module, x: Tensor, y: Tensor, logits: Tensor, ball: Ball, seed: int, *, random: bool
 ) -> Check:
     if random:
@@ -197,7 +182,7 @@ def _zero_radius(
     except RuntimeError as error:
         if not is_missing_gradient(error):
             raise
-        return Check("eps 0", "not run", BLIND)
+        return Check("eps 0", "not run", NO_GRADIENT)
     natural = misclassified(logits, y)
     if torch.equal(natural, attacked):
         return Check("eps 0", "fine")
@@ -205,24 +190,24 @@ def _zero_radius(
         "eps 0",
         "error",
         f"with eps 0 an attack breaks {int(attacked.sum())} of {len(x)} samples, without attack {int(natural.sum())} "
-        "are misclassified: the model does not treat equal points alike, look at its forward",
+        "are misclassified: the model gives other logits for equal points, check its forward",
     )
 
 
-def _gradients(model: nn.Module, x: Tensor, y: Tensor, logits: Tensor) -> Check:
+def _check_gradients(model: nn.Module, x: Tensor, y: Tensor, logits: Tensor) -> Check:
     right = logits.argmax(1) == y
     if not bool(right.any()):
         return Check("gradients", "not run", "no sample is classified correctly")
-    gone = _vanished(model, x[right], y[right], cross_entropy_per_row)
-    if gone <= OFTEN:
+    vanished = _vanished_share(model, x[right], y[right], cross_entropy_per_row)
+    if vanished <= MAX_VANISHED:
         return Check("gradients", "fine")
-    what = f"the cross-entropy has no gradient at {gone:.0%} of the samples"
+    what = f"the cross-entropy has no gradient at {vanished:.0%} of the samples"
     try:
-        still = _vanished(copy.deepcopy(model).double(), x[right].double(), y[right], margins)
-    except Exception as error:  # whatever a model of somebody's does when it is copied or made double
+        still = _vanished_share(copy.deepcopy(model).double(), x[right].double(), y[right], margins)
+    except Exception as error:  # a model may raise anything when it is copied or converted
         why = (str(error) or repr(error)).splitlines()[0]
         return Check("gradients", "warning", f"{what}, and the model cannot be repeated in float64 ({why}): add square")
-    if still > OFTEN:
+    if still > MAX_VANISHED:
         remedy = (
             f"the margin in float64 has none at {still:.0%} either: gradients are masked, trust square and transfer"
         )
@@ -231,27 +216,27 @@ def _gradients(model: nn.Module, x: Tensor, y: Tensor, logits: Tensor) -> Check:
     return Check("gradients", "warning", f"{what}; {remedy}")
 
 
-def _vanished(model: nn.Module, x: Tensor, y: Tensor, loss: Loss) -> float:
-    """The share of samples at which the loss has no gradient."""
-    g = slope_of(model, x, y, loss)
+def _vanished_share(model: nn.Module, x: Tensor, y: Tensor, loss: Loss) -> float:
+    g = try_input_gradient(model, x, y, loss)
     if g is None:
         return 1.0
     return float((~(g.flatten(1).abs().amax(1) > VANISHED)).double().mean())
 
 
-def slope_of(model: nn.Module, x: Tensor, y: Tensor, loss: Loss) -> Tensor | None:
-    """The gradient in the input; None where the model gives nothing to differentiate."""
-    with evaluation_mode(model):
-        try:
-            return input_gradient(model, x, y, lambda logits, y: loss(logits, y).sum())
-        except RuntimeError as error:
-            if not is_missing_gradient(error):
-                raise
-            return None
+def try_input_gradient(model: nn.Module, x: Tensor, y: Tensor, loss: Loss) -> Tensor | None:
+    """Return the gradient of the summed loss in the input; None if the model cannot be differentiated."""
+    point = x.detach().requires_grad_()
+    try:
+        with evaluation_mode(model), torch.enable_grad():
+            return torch.autograd.grad(loss(model(point), y).sum(), point)[0]
+    except RuntimeError as error:
+        if not is_missing_gradient(error):
+            raise
+        return None
 
 
-def whole(n: int, total: int) -> Check:
-    """Whether all samples were evaluated."""
+def check_full_split(n: int, total: int) -> Check:
+    """Check that all samples of the split were evaluated."""
     if n == total:
         return Check("all samples", "fine")
     return Check(
@@ -261,60 +246,65 @@ def whole(n: int, total: int) -> Check:
     )
 
 
-def _proof(outcomes: list[Outcome]) -> Iterator[Check]:
-    proofs, attacks = ([one for one in outcomes if one.proof is proof] for proof in (True, False))
+def _check_proofs(outcomes: list[Outcome]) -> Iterator[Check]:
+    proofs = [outcome for outcome in outcomes if outcome.proof]
+    attacks = [outcome for outcome in outcomes if not outcome.proof]
     for proof, attack in product(proofs, attacks):
         both = int((~proof.broken & attack.broken).sum())
         yield Check(
             f"proof: {attack.attack}",
             "error" if both else "fine",
-            f"{attack.attack} breaks {both} samples that {proof.attack} proves to hold: the model's forward does more "
-            "than its layers say, or one of both is wrong; trust the attack, and report the layers"
+            f"{attack.attack} breaks {both} samples that {proof.attack} proves robust: the model's forward does more "
+            "than its layers say, or one of the two is wrong; trust the attack, and report the layers"
             if both
             else "",
         )
 
 
-def _above_chance(samples: Samples, outcomes: list[Outcome]) -> Check:
-    every = [stage for one in outcomes for stage in (one.stages or (one,))]
-    natural = next((one for one in every if one.attack == "natural"), None)
+def _check_above_chance(samples: Samples, outcomes: list[Outcome]) -> Check:
+    stages = [stage for outcome in outcomes for stage in (outcome.stages or (outcome,))]
+    natural = next((stage for stage in stages if stage.attack == "natural"), None)
     constant = float(samples.y.bincount().max()) / len(samples)
-    if natural is None or len(samples) < LEAST or constant == 1:
-        why = "natural is not among the attacks" if natural is None else f"needs {LEAST} samples, of two classes"
+    if natural is None or len(samples) < MIN_SAMPLES or constant == 1:
+        why = "natural is not among the attacks" if natural is None else f"needs {MIN_SAMPLES} samples, of two classes"
         return Check("above chance", "not run", why)
     if natural.accuracy > constant:
         return Check("above chance", "fine")
     return Check(
         "above chance",
         "warning",
-        f"without attack {natural.accuracy:.2%} are right, no more than always the same class would be, "
-        f"{constant:.2%}: look at the weights, the scale of the samples and their labels",
+        f"the natural accuracy is {natural.accuracy:.2%}, no more than that of always the same class, "
+        f"{constant:.2%}: check the weights, the scale of the samples and their labels",
     )
 
 
-def _below_natural(plans: Mapping[str, Plan], outcomes: list[Outcome]) -> Check:
-    everything = [*outcomes, *(stage for one in outcomes for stage in one.stages)]
-    natural = next((one for one in everything if one.attack == "natural"), None)
+def _check_below_natural(plans: Mapping[str, Plan], outcomes: list[Outcome]) -> Check:
+    stages = [*outcomes, *(stage for outcome in outcomes for stage in outcome.stages)]
+    natural = next((stage for stage in stages if stage.attack == "natural"), None)
     if natural is None:
         return Check("below natural", "not run", "natural is not among the attacks")
-    climbing = [one for one in outcomes if not all(isinstance(a, Noise | Transfer) for a in plans[one.attack].values())]
-    above = [one for one in climbing if int(natural.broken.sum()) - int(one.broken.sum()) > CHANCE]
+    above = [
+        outcome
+        for outcome in outcomes
+        if not all(isinstance(attack, Noise | Transfer) for attack in plans[outcome.attack].values())
+        and int(natural.broken.sum()) - int(outcome.broken.sum()) > CHANCE
+    ]
     if not above:
         return Check("below natural", "fine")
     return Check(
         "below natural",
         "warning",
         f"{above[0].attack} leaves {above[0].accuracy:.2%}, more than the natural {natural.accuracy:.2%}: it makes the "
-        "model better, look at its loss and its labels",
+        "model better, check its loss and its labels",
     )
 
 
-def other_attack(plans: Mapping[str, Plan], trained_with: str | None) -> Check:
-    """Whether other attacks than those of the training were used."""
+def check_other_attacks(plans: Mapping[str, Plan], trained_with: str | None) -> Check:
+    """Check that there is another kind of attack than the one the model was trained against."""
     attacks = [a for plan in plans.values() for a in plan.values() if not isinstance(a, Natural | Noise | Transfer)]
     if trained_with in (None, "natural", "ibp") or not attacks:
         why = "trained_with is not given" if trained_with is None else "it was not trained against an attack"
-        return Check("other attacks", "not run", why if attacks else "there is none")
+        return Check("other attacks", "not run", why if attacks else "there is no attack")
     if all(isinstance(attack, PGD) for attack in attacks):
         return Check(
             "other attacks",
@@ -324,11 +314,12 @@ def other_attack(plans: Mapping[str, Plan], trained_with: str | None) -> Check:
     return Check("other attacks", "fine")
 
 
-def _black_box(plans: Mapping[str, Plan], outcomes: list[Outcome]) -> Check:
-    """Of what the attacks themselves found: in a cascade, among those that the ones before left."""
+def _check_black_box(plans: Mapping[str, Plan], outcomes: list[Outcome]) -> Check:
+    """Check that attacks without gradients do not break samples that attacks with gradients miss."""
     black, white, natural = [], [], torch.zeros_like(outcomes[0].broken)
-    for stage, attack in ((s, plans[o.attack][s.attack]) for o in outcomes for s in (o.stages or (o,))):
-        found = stage.attacked & stage.broken
+    stages = [(stage, plans[outcome.attack]) for outcome in outcomes for stage in (outcome.stages or (outcome,))]
+    for stage, plan in stages:
+        found, attack = stage.attacked & stage.broken, plan[stage.attack]  # in a sequence: what this stage broke itself
         if isinstance(attack, Natural):
             natural |= found
         elif isinstance(attack, Square | Noise | Transfer):
@@ -340,19 +331,19 @@ def _black_box(plans: Mapping[str, Plan], outcomes: list[Outcome]) -> Check:
             "black box", "not run", "needs an attack of several gradient steps and one of none, as in standard"
         )
     gain = int((torch.stack(black).any(0) & ~torch.stack(white).any(0) & ~natural).sum())
-    if gain <= CHANCE // 2 or gain <= BLACK_BOX_GAIN * len(natural):
+    if gain <= CHANCE // 2 or gain <= MAX_BLACK_BOX_GAIN * len(natural):
         return Check("black box", "fine")
     return Check(
         "black box",
         "warning",
         f"attacks without gradients break another {gain} samples, {gain / len(natural):.2%}, that those with gradients "
-        "do not: gradients are masked, or these attacks too weak, and the true accuracy may be lower still; add "
+        "do not: gradients are masked, or these attacks are too weak, so the true accuracy may be even lower; add "
         "standard, restarts and queries",
     )
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
-    """Equal, values that are no numbers included."""
+    """Return whether two tensors are equal; NaN equals NaN."""
     return torch.equal(a, b) or (a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all()))
 
 

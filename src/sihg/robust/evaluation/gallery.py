@@ -1,12 +1,14 @@
-"""A sample of each class before and after the strongest attack of an evaluation, for its report to show."""
+"""Keep one sample per class before and after the strongest attack of an evaluation, for its report to show."""
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sihg.robust.attacks.registry import Plan
@@ -14,27 +16,60 @@ from sihg.robust.attacks.runner import Outcome, device_of
 from sihg.robust.data.samples import Samples
 from sihg.robust.gradients import evaluation_mode
 from sihg.store.files import write_arrays
+from sihg.store.schema import EvaluationHeader, GalleryHeader
 
-MOST = 20  # classes shown
-LOOKED_AT = 16  # broken samples of a class among which one is sought that is right as it is
-
-
-def strongest(outcomes: list[Outcome]) -> Outcome | None:
-    """The attack that left least, the first of equals; None where there was none."""
-    attacks = [one for one in outcomes if one.attack != "natural" and not one.proof]
-    return min(attacks, key=lambda one: one.accuracy, default=None)
+MAX_CLASSES_SHOWN = 20
+MAX_CANDIDATES = 16  # broken samples per class, among which one is sought that is classified correctly without attack
 
 
-def gallery(
+def save_gallery(
+    path: Path,
+    model: nn.Module,
+    samples: Samples,
+    plans: Mapping[str, Plan],
+    outcomes: Sequence[Outcome],
+    header: EvaluationHeader,
+    eps: float,
+) -> Path | None:
+    """Write the gallery of the strongest attack, unless there is one of the same weights and a stronger attack."""
+    outcome = strongest_attack(outcomes)
+    if outcome is None:
+        return None
+    about = GalleryHeader(
+        sha256=header.sha256,
+        checkpoint=header.checkpoint,
+        data=header.data,
+        split=header.split,
+        eps=eps,
+        norm=header.norm,
+        bounds=header.bounds,
+        rule=header.rule,
+        classes=samples.classes,
+        attack=outcome.attack,
+        accuracy=outcome.accuracy,
+    )
+    if has_stronger_gallery(path, about):
+        return None
+    arrays = make_gallery(model, samples, plans[outcome.attack], outcome, seed=header.seed)
+    return write_gallery(path, about, arrays)
+
+
+def strongest_attack(outcomes: Sequence[Outcome]) -> Outcome | None:
+    """Return the attack with the lowest accuracy, the first of equals; None if there was no attack."""
+    attacks = [outcome for outcome in outcomes if outcome.attack != "natural" and not outcome.proof]
+    return min(attacks, key=lambda outcome: outcome.accuracy, default=None)
+
+
+def make_gallery(
     model: nn.Module, samples: Samples, plan: Plan, outcome: Outcome, *, seed: int
-) -> dict[str, np.ndarray[Any, Any]]:
-    """A sample of each of the first classes, attacked once more by the part of the plan that found its point.
+) -> dict[str, NDArray[np.generic]]:
+    """Attack one sample of each class once more, with the stage of the plan that found its point.
 
-    Draws depend on a sample's number and the seed, not on its company, so this is the point of the evaluation, up to
-    rounding, also where a part of the evaluation was carried out before an interruption.
+    Draws depend on a sample's number and the seed, not on the other samples of its batch. So this is the point of the
+    evaluation, up to rounding, even if a part of the evaluation ran before an interruption.
     """
-    found_by = _stages(outcome)
-    numbers, before = _chosen(model, samples, outcome, found_by)
+    found_by = _stage_of_point(outcome)
+    numbers, before = _choose_samples(model, samples, outcome, found_by)
     x, y = samples.floats(numbers), samples.y[numbers]
     x_adv, after = x.clone(), before.clone()
     device = device_of(model)
@@ -48,59 +83,61 @@ def gallery(
     return {name: value.numpy() for name, value in tensors.items()}
 
 
-def _stages(outcome: Outcome) -> Tensor:
-    """For each sample, which stage found its point: that which broke it, else of those with gradients the nearest."""
+def _stage_of_point(outcome: Outcome) -> Tensor:
+    """Return per sample the stage that broke it, else the stage with gradients that found the smallest margin."""
     stages = outcome.stages or (outcome,)
-    margins = torch.stack([one.margin if one.passes else torch.full_like(one.margin, math.inf) for one in stages])
+    unknown = torch.full_like(outcome.margin, math.inf)
+    margins = torch.stack([stage.margin if stage.passes else unknown for stage in stages])
     found_by = margins.nan_to_num(math.inf).argmin(0)
-    for i, one in enumerate(stages):
-        found_by[one.attacked & one.broken] = i
+    for i, stage in enumerate(stages):
+        found_by[stage.attacked & stage.broken] = i
     return found_by
 
 
-def _chosen(model: nn.Module, samples: Samples, outcome: Outcome, found_by: Tensor) -> tuple[Tensor, Tensor]:
-    """A sample of each class and its prediction as it is: broken by an early stage and right before, if there is one.
+def _choose_samples(model: nn.Module, samples: Samples, outcome: Outcome, found_by: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the number of a sample per class, and its prediction without attack.
 
-    Else a broken one, else that of the smallest margin.
+    Best is a sample that an early stage broke and that is classified correctly without attack, then any broken one,
+    then that of the smallest margin.
     """
-    is_natural = torch.tensor([one.attack == "natural" for one in outcome.stages or (outcome,)])
-    late = found_by + len(is_natural) * is_natural[found_by]  # what is wrong as it is shows nothing
+    is_natural = torch.tensor([stage.attack == "natural" for stage in outcome.stages or (outcome,)])
+    rank = found_by + len(is_natural) * is_natural[found_by]  # a natural error shows nothing of the attack
     numbers, before = [], []
-    for label in samples.y.unique().tolist()[:MOST]:
+    for label in samples.y.unique().tolist()[:MAX_CLASSES_SHOWN]:
         mine = (samples.y == label).nonzero().flatten()
         broken = mine[outcome.broken[mine]]
-        broken = broken[late[broken].argsort(stable=True)][:LOOKED_AT]
+        broken = broken[rank[broken].argsort(stable=True)][:MAX_CANDIDATES]
         nearest = mine[outcome.margin[mine].nan_to_num(math.inf).argmin()]
-        some = broken if len(broken) else nearest[None]
-        seen = _predictions(model, samples, some)
-        place = int((seen == label).int().argmax())  # the first that is right, or the first
-        numbers.append(some[place])
-        before.append(seen[place])
+        candidates = broken if len(broken) else nearest[None]
+        predictions = _predict(model, samples, candidates)
+        place = int((predictions == label).int().argmax())  # the first correct one, or the first
+        numbers.append(candidates[place])
+        before.append(predictions[place])
     return torch.stack(numbers), torch.stack(before)
 
 
-def write_gallery(path: Path, about: dict[str, Any], arrays: dict[str, np.ndarray[Any, Any]]) -> Path:
-    """Keep it in one small file."""
-    return write_arrays(path, {"about": np.array(json.dumps(about)), **arrays})
+def write_gallery(path: Path, about: GalleryHeader, arrays: Mapping[str, NDArray[np.generic]]) -> Path:
+    """Write the gallery in one small file."""
+    return write_arrays(path, {"about": np.array(json.dumps(msgspec.to_builtins(about))), **arrays})
 
 
-def is_better(path: Path, about: dict[str, Any]) -> bool:
-    """Whether the gallery in a file is of the same weights and ball, and of a stronger attack."""
+def has_stronger_gallery(path: Path, about: GalleryHeader) -> bool:
+    """Return whether the file holds a gallery of the same weights and ball, and of a stronger attack."""
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            there = json.loads(str(file["about"]))
-        same = all(there[key] == about[key] for key in about if key not in ("attack", "accuracy"))
-        return bool(same and there["accuracy"] < about["accuracy"])
-    except Exception:  # none, or a damaged one
+            there = msgspec.json.decode(str(file["about"]), type=GalleryHeader)
+    except Exception:  # no gallery, or a damaged one
         return False
+    same = msgspec.structs.replace(there, attack=about.attack, accuracy=about.accuracy) == about
+    return same and there.accuracy < about.accuracy
 
 
 def has_pictures(samples: Samples) -> bool:
-    """Whether the samples are images, grey or in colour."""
+    """Return whether the samples are images, grey or in colour."""
     return len(samples.shape) == 3 and samples.shape[0] in (1, 3)
 
 
-def _predictions(model: nn.Module, samples: Samples, numbers: Tensor) -> Tensor:
+def _predict(model: nn.Module, samples: Samples, numbers: Tensor) -> Tensor:
     with evaluation_mode(model), torch.no_grad():
         logits: Tensor = model(samples.floats(numbers).to(device_of(model)))
     return logits.argmax(1).cpu()

@@ -1,134 +1,188 @@
-"""What an evaluation has found so far, in a file, so that one that was cut short goes on where it was."""
+"""Keep what an evaluation has found so far in a file, so that an interrupted evaluation can continue."""
 
 import json
 import math
 import os
 import time
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sihg.errors import InputError
-from sihg.robust.attacks.base import Verdict
-from sihg.robust.attacks.runner import Outcome
-from sihg.store.files import write_arrays
+from sihg.robust.attacks.runner import Outcome, Part
+from sihg.store.files import make_parents, write_arrays
+from sihg.store.schema import Json
 
-EVERY = 5.0  # seconds between two writes
+SECONDS_BETWEEN_WRITES = 5.0
 ARRAYS = ("attacked", "broken", "prediction", "margin")
-PLAIN = ("attack", "passes", "forwards", "seconds", "done", "remark", "proof")
+SCALARS = ("attack", "passes", "forwards", "seconds", "done", "remark", "proof")
 
 
-class LedgerWarning(UserWarning):
-    """A file of earlier findings that is of no use."""
+class EvaluationWarning(UserWarning):
+    """A file of an evaluation that could not be read or written; the evaluation itself continues."""
 
 
-class FileLedger:
-    """Outcomes of one question, kept in `path` every few seconds; `about` tells this question from others.
+class PartialResults:
+    """The outcomes of one evaluation so far, in NAME.partial.npz, which is written every few seconds.
 
-    With `points`, a .npy file beside it gets the point found for each sample: that of the first attack that broke it,
-    else that of smallest margin.
+    Used in a `with` statement, it is also written when the block ends with an exception, such as Ctrl-C.
+
+    Args:
+        folder: Where the files go; None keeps everything in memory.
+        name: The name of the evaluation's record.
+        identity: What tells this evaluation from others. A file of another identity is not used.
+        points: Whether to keep the point found for each sample, in NAME.points.npy: that of the first attack that broke
+            the sample, else that of the smallest margin.
     """
 
-    def __init__(self, path: Path, about: dict[str, Any], points: Path | None = None) -> None:
-        self.path, self.points = path, points
-        self.about = json.dumps({**about, "points": points is not None}, sort_keys=True)
-        self.outcomes = {} if points and not points.is_file() else self._read()
-        self.written = time.monotonic()
-        self._mapped: np.memmap[Any, Any] | None = None
+    def __init__(self, folder: Path | None, name: str, identity: Mapping[str, Json], *, points: bool = False) -> None:
+        self.path = None if folder is None else folder / f"{name}.partial.npz"
+        self.points_path = None if folder is None or not points else folder / f"{name}.points.npy"
+        self.identity = json.dumps({**identity, "points": points}, sort_keys=True)
+        self._keep_points = points
+        self._points: NDArray[np.floating] | None = None
+        lost_points = self.points_path is not None and not self.points_path.is_file()
+        self._outcomes = {} if self.path is None or lost_points else self._read(self.path)
+        self._written = time.monotonic()
 
-    def known(self, key: str) -> Outcome | None:
-        """The outcome of that key, if some of it is known."""
-        found = self.outcomes.get(key)
-        return None if found is None else _copy(found)
-
-    def keep(self, key: str, outcome: Outcome, numbers: Tensor, verdict: Verdict) -> None:
-        """Remember an outcome; the file follows every few seconds."""
-        if self.points:
-            self._keep_points(self.points, key, outcome, numbers, verdict.x_adv.detach().cpu())
-        self.outcomes[key] = _copy(outcome)
-        if time.monotonic() - self.written >= EVERY:
-            try:
-                self.write()
-            except InputError as error:  # a full disk: what is found is still told at the end
-                warnings.warn(f"{error}; an evaluation cut short now begins anew", LedgerWarning, stacklevel=2)
-                self.written = math.inf
-
-    def _keep_points(self, path: Path, key: str, outcome: Outcome, numbers: Tensor, x_adv: Tensor) -> None:
-        n = len(outcome.broken)
-        if self._mapped is None:
-            self._mapped = _mapped(path, (n, *x_adv.shape[1:]), x_adv.numpy().dtype, fresh=not self.outcomes)
-        broken, least = torch.zeros(n, dtype=torch.bool), torch.full((n,), math.inf)
-        for one in (one for other, one in self.outcomes.items() if other != key and not one.proof):
-            broken |= one.attacked & one.broken
-            least = torch.fmin(least, one.margin)
-        better = ~broken & (outcome.broken | ~(outcome.margin >= least))
-        if outcome.proof:  # finds nothing: the sample itself, until an attack does
-            better = ~broken & least.isinf()
-        mine = better[numbers]
-        self._mapped[numbers[mine].numpy()] = x_adv[mine].numpy()
-
-    def write(self) -> None:
-        """Bring the file up to date."""
-        if self._mapped is not None:
-            self._mapped.flush()
-        scalars = {key: {name: getattr(one, name) for name in PLAIN} for key, one in self.outcomes.items()}
-        arrays = {f"{key}/{name}": getattr(one, name).numpy() for key, one in self.outcomes.items() for name in ARRAYS}
-        text = json.dumps({"about": self.about, "outcomes": scalars})
-        write_arrays(self.path, {"text": np.array(text), **arrays}, compressed=False)
-        self.written = time.monotonic()
-
-    def forget(self) -> None:
-        """Remove the file: the record is written."""
-        if self._mapped is not None:
-            self._mapped.flush()
-        self.path.unlink(missing_ok=True)
+    def known(self) -> dict[str, Outcome]:
+        """Return copies of the outcomes so far, by the key of the attack."""
+        return {key: _copy(outcome) for key, outcome in self._outcomes.items()}
 
     @property
     def verdicts(self) -> int:
-        """How many are known."""
-        return sum(one.done for one in self.outcomes.values())
+        """How many verdicts on samples are known."""
+        return sum(outcome.done for outcome in self._outcomes.values())
 
-    def _read(self) -> dict[str, Outcome]:
-        if not self.path.is_file():
+    @property
+    def points(self) -> Tensor | None:
+        """The point found for each sample; None if they are not kept, or nothing was attacked yet."""
+        if self._points is None and self.points_path is not None and self._outcomes:
+            self._points = np.load(self.points_path, mmap_mode="r+")
+        return None if self._points is None else torch.from_numpy(self._points)
+
+    def keep(self, part: Part) -> None:
+        """Remember a part of an attack; the file follows every few seconds."""
+        if part.verdict is None:
+            return
+        if self._keep_points:
+            self._update_points(part, part.verdict.x_adv.detach().cpu())
+        self._outcomes[part.key] = _copy(part.outcome)
+        if self.path is not None and time.monotonic() - self._written >= SECONDS_BETWEEN_WRITES:
+            try:
+                self.write()
+            except InputError as error:  # such as a full disk: the results are still shown at the end
+                message = f"{error}; if this evaluation is interrupted, it starts over"
+                warnings.warn(message, EvaluationWarning, stacklevel=2)
+                self._written = math.inf
+
+    def _update_points(self, part: Part, x_adv: Tensor) -> None:
+        outcome, numbers = part.outcome, part.numbers
+        n = len(outcome.broken)
+        if self._points is None:
+            shape, dtype = (n, *x_adv.shape[1:]), x_adv.numpy().dtype
+            if self.points_path is None:
+                self._points = np.zeros(shape, dtype)
+            else:
+                self._points = _map_points(self.points_path, shape, dtype, fresh=not self._outcomes)
+        broken, least = torch.zeros(n, dtype=torch.bool), torch.full((n,), math.inf)
+        for key, other in self._outcomes.items():
+            if key != part.key and not other.proof:
+                broken |= other.attacked & other.broken
+                least = torch.fmin(least, other.margin)
+        better = ~broken & (outcome.broken | ~(outcome.margin >= least))
+        if outcome.proof:  # finds no point: the sample itself stands there until an attack finds one
+            better = ~broken & least.isinf()
+        mine = better[numbers]
+        self._points[numbers[mine].numpy()] = x_adv[mine].numpy()
+
+    def write(self) -> None:
+        """Bring the files up to date."""
+        self._flush()
+        if self.path is None:
+            return
+        scalars = {key: {name: getattr(found, name) for name in SCALARS} for key, found in self._outcomes.items()}
+        arrays = {
+            f"{key}/{name}": getattr(found, name).numpy() for key, found in self._outcomes.items() for name in ARRAYS
+        }
+        text = json.dumps({"about": self.identity, "outcomes": scalars})
+        write_arrays(self.path, {"text": np.array(text), **arrays}, compressed=False)
+        self._written = time.monotonic()
+
+    def remove(self) -> None:
+        """Remove the file of outcomes, since the record is written; points stay."""
+        self._flush()
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+    def _flush(self) -> None:
+        if isinstance(self._points, np.memmap):
+            self._points.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and self.verdicts:
+            try:
+                self.write()
+            except InputError as error:
+                warnings.warn(f"the results so far are lost: {error}", EvaluationWarning, stacklevel=2)
+                self._outcomes.clear()
+
+    def _read(self, path: Path) -> dict[str, Outcome]:
+        if not path.is_file():
             return {}
         try:
-            with self.path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
                 text = json.loads(str(file["text"]))
-                if text["about"] != self.about:
-                    return {}
-                found = {}
-                for key, plain in text["outcomes"].items():
-                    values: dict[str, Any] = {name: torch.from_numpy(file[f"{key}/{name}"]) for name in ARRAYS}
-                    values |= {name: plain[name] for name in PLAIN if name in plain}
-                    found[key] = Outcome(**values)
-                return found
-        except Exception as error:  # whatever a damaged archive may look like
-            why = (str(error) or repr(error)).splitlines()[0]
-            what = f"{self.path} cannot be read ({why}): the evaluation begins anew"
-            warnings.warn(what, LedgerWarning, stacklevel=2)
-            return {}
+                if text["about"] == self.identity:
+                    found = {}
+                    for key, scalars in text["outcomes"].items():
+                        attacked, broken, prediction, margin = (
+                            torch.from_numpy(file[f"{key}/{name}"]) for name in ARRAYS
+                        )
+                        rest = {name: scalars[name] for name in SCALARS[1:] if name in scalars}
+                        found[key] = Outcome(scalars["attack"], attacked, broken, prediction, margin, **rest)
+                    return found
+            why = "it is of other weights, data, attacks or another version of sihg"
+        except Exception as error:  # a damaged archive can raise anything
+            why = f"it cannot be read: {(str(error) or repr(error)).splitlines()[0]}"
+        warnings.warn(f"{path} is not used ({why}): the evaluation starts over", EvaluationWarning, stacklevel=3)
+        return {}
 
 
 def _copy(outcome: Outcome) -> Outcome:
-    """What is added to one is not in the other."""
     return replace(outcome, **{name: getattr(outcome, name).clone() for name in ARRAYS})
 
 
-def _mapped(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], *, fresh: bool) -> np.memmap[Any, Any]:
-    """The array in a file; a new one takes all its place at once, since a disk that fills up later would kill us."""
+def _map_points(
+    path: Path, shape: tuple[int, ...], dtype: np.dtype[np.floating], *, fresh: bool
+) -> NDArray[np.floating]:
+    """Map the file of points; a new one takes its whole space at once, since a full disk later would kill us."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        found = np.lib.format.open_memmap(path, mode="w+" if fresh else "r+", dtype=dtype, shape=shape)
+        make_parents(path)
+        points = np.lib.format.open_memmap(path, mode="w+" if fresh else "r+", dtype=dtype, shape=shape)
         if fresh and hasattr(os, "posix_fallocate"):
             with path.open("r+b") as file:
                 os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
     except (OSError, ValueError) as error:
-        raise InputError(f"cannot write {path} ({error}): free the place, or leave out --points") from error
-    if found.shape != shape or found.dtype != dtype:
-        raise InputError(f"{path} is of {found.shape} {found.dtype}, not {shape} {dtype}: remove it")
-    return found
+        raise InputError(
+            f"cannot write {path} ({error}): make room there, or evaluate without points",
+            code="cannot-write-points",
+            path=path,
+        ) from error
+    if points.shape != shape or points.dtype != dtype:
+        raise InputError(
+            f"{path} holds points of {points.shape} {points.dtype}, not {shape} {dtype}: remove it",
+            code="points-shape",
+            path=path,
+        )
+    return points

@@ -1,4 +1,4 @@
-"""Checks that attack again: what stronger, weaker and wider attacks show beside those of an evaluation."""
+"""Check an evaluation by further attacks: with one step, in larger balls, with more steps and more restarts."""
 
 import math
 import time
@@ -16,16 +16,18 @@ from sihg.robust.attacks.pgd import PGD
 from sihg.robust.attacks.registry import Plan
 from sihg.robust.attacks.runner import Outcome, device_of, run_attacks
 from sihg.robust.data.samples import Samples, stratified_rows
-from sihg.robust.evaluation.diagnostics import BLIND, CHANCE, FEW, LEAST, Check, slope_of
+from sihg.robust.evaluation.diagnostics import CHANCE, MAX_PROBED, MIN_SAMPLES, NO_GRADIENT, try_input_gradient
 from sihg.robust.gradients import cross_entropy_per_row
 from sihg.robust.threat import Ball
+from sihg.store.schema import Check
 
-MANY = 256  # samples that are attacked again, at most
-SHARE, LITTLE = 0.25, 0.5  # of the evaluation's time, and the seconds in any case, that all checks may take
-GAIN = 0.01  # of accuracy: what more steps or runs may find beside
+MAX_REATTACKED = 256  # samples
+MAX_TIME_SHARE = 0.25  # of the evaluation's time, which all checks together may take
+MIN_SECONDS = 0.5  # which they may take in any case
+MAX_GAIN = 0.01  # of accuracy: what more steps or restarts may find in addition
 
 
-def again(
+def reattack_checks(
     model: nn.Module,
     samples: Samples,
     ball: Ball,
@@ -34,25 +36,34 @@ def again(
     seed: int,
     *,
     spent: float = 0.0,
-    share: float = SHARE,
+    share: float = MAX_TIME_SHARE,
 ) -> Iterator[Check]:
-    """What attacks show beside weaker ones: those of the evaluation, or others on some samples.
+    """Compare attacks with weaker ones: those of the evaluation, or further ones on some samples.
 
-    These are made cheapest first, as long as they, and the checks that have `spent` some seconds, take a small share of
-    the evaluation's time.
+    The cheapest run first, as long as all checks together take a small share of the evaluation's time.
+
+    Args:
+        model: The model.
+        samples: The samples of the evaluation.
+        ball: The ball of the evaluation.
+        plans: The attacks of the evaluation.
+        outcomes: What they found.
+        seed: The seed of the evaluation.
+        spent: The seconds that other checks have taken.
+        share: The share of the evaluation's time that all checks may take.
     """
-    checks = {"one step": _one_step, "radius": _radius, "steps": _steps, "runs": _runs}
-    seconds = sum(one.seconds for one in outcomes)
-    passes = sum(one.passes + one.forwards / 3 for one in outcomes)
-    allowed = max(share * seconds, LITTLE)
-    found = torch.stack([one.broken & (not one.proof) for one in outcomes]).any(0)
+    checks = {"one step": _check_one_step, "radius": _check_radius, "steps": _check_steps, "runs": _check_restarts}
+    seconds = sum(outcome.seconds for outcome in outcomes)
+    passes = sum(outcome.passes + outcome.forwards / 3 for outcome in outcomes)
+    allowed = max(share * seconds, MIN_SECONDS)
+    found = torch.stack([outcome.broken & (not outcome.proof) for outcome in outcomes]).any(0)
     probe = Probe(model, samples, ball, seed, allowed - spent, seconds / max(1.0, passes), found)
     if all(isinstance(attack, Natural) or attack.proves for plan in plans.values() for attack in plan.values()):
         why = "there is no attack"
-    elif ball.eps == 0 or len(samples) < LEAST:
-        why = "eps is 0" if ball.eps == 0 else f"fewer than {LEAST} samples"
+    elif ball.eps == 0 or len(samples) < MIN_SAMPLES:
+        why = "eps is 0" if ball.eps == 0 else f"fewer than {MIN_SAMPLES} samples"
     else:
-        why = "" if probe.sees() else BLIND
+        why = "" if probe.has_gradient() else NO_GRADIENT
     if why:
         yield from (Check(name, "not run", why) for name in checks)
         return
@@ -60,33 +71,33 @@ def again(
     for name, check in checks.items():
         try:
             yield check(probe) or Check(name, "not run", f"with it the checks would take more than {allowed:.1f} s")
-        except (SihgError, RuntimeError) as error:  # where nobody asked the model, such as in a larger ball
+        except (SihgError, RuntimeError) as error:  # such as a model that fails in a larger ball
             yield Check(name, "not run", str(error).partition("\n")[0])
 
 
 @dataclass(eq=False)
 class Probe:
-    """Samples to attack again, what is known of them, and the seconds left for it."""
+    """The samples to attack again, what is known of them, and the seconds that are left."""
 
     model: nn.Module
     samples: Samples
     ball: Ball
     seed: int
     seconds: float
-    unit: float  # seconds that a pass takes for one sample among many
-    found: Tensor  # which samples some attack of the evaluation breaks
-    start: float = 0.0  # seconds that a pass of few samples takes
-    attacks: list[tuple[PGD, Tensor, Tensor]] = field(default_factory=list)  # which samples it saw, and broke
+    unit: float  # seconds of a pass per sample, among many
+    found: Tensor  # which samples some attack of the evaluation broke
+    start: float = 0.0  # seconds of a pass of few samples
+    attacks: list[tuple[PGD, Tensor, Tensor]] = field(default_factory=list)  # with the samples it attacked, and broke
 
-    def sees(self) -> bool:
-        """Whether the model gives a gradient; notes how long one of few samples takes, where that can be paid."""
-        self.start = FEW * self.unit
-        for n in (1, FEW):
-            if n == FEW and self.start > self.seconds:
+    def has_gradient(self) -> bool:
+        """Return whether the model has a gradient; measure how long that of few samples takes, if time allows."""
+        self.start = MAX_PROBED * self.unit
+        for n in (1, MAX_PROBED):
+            if n == MAX_PROBED and self.start > self.seconds:
                 break
             rows, device = stratified_rows(self.samples, n, self.seed), device_of(self.model)
             x, y, begin = self.samples.floats(rows).to(device), self.samples.y[rows].to(device), time.perf_counter()
-            g = slope_of(self.model, x, y, cross_entropy_per_row)
+            g = try_input_gradient(self.model, x, y, cross_entropy_per_row)
             if g is None:
                 return False
             float(g.sum())  # waits for other devices
@@ -95,24 +106,25 @@ class Probe:
         return True
 
     def learn(self, plans: Mapping[str, Plan], outcomes: list[Outcome]) -> None:
-        """Take over what the evaluation has found by PGD."""
-        for one in outcomes:
-            for attack in plans[one.attack].values() if not one.stages else ():
-                if type(attack) is PGD:  # a subclass may search otherwise
-                    self.attacks.append((attack, one.attacked, one.broken))
+        """Use what the PGD attacks of the evaluation found."""
+        for outcome in outcomes:
+            for attack in plans[outcome.attack].values() if not outcome.stages else ():
+                if type(attack) is PGD:  # a subclass may search in another way
+                    self.attacks.append((attack, outcome.attacked, outcome.broken))
 
     def rows(self, *attacks: PGD) -> Tensor | None:
-        """The samples to compare attacks on: all, where all are known, else so many as can be paid."""
-        for n in (len(self.samples), MANY, MANY // 2, MANY // 4):
+        """Return the samples on which to compare attacks: all if they are known, else as many as time allows."""
+        for n in (len(self.samples), MAX_REATTACKED, MAX_REATTACKED // 2, MAX_REATTACKED // 4):
             rows = stratified_rows(self.samples, n, self.seed)
-            passes = sum(one.steps * one.restarts + 1 for one in attacks if not bool(self._seen(one)[0][rows].all()))
-            seconds = passes * (self.start + max(0, len(rows) - FEW) * self.unit)
-            if not passes or (n <= MANY and seconds <= self.seconds):
+            new = [attack for attack in attacks if not bool(self._seen(attack)[0][rows].all())]
+            passes = sum(attack.steps * attack.restarts + 1 for attack in new)
+            seconds = passes * (self.start + max(0, len(rows) - MAX_PROBED) * self.unit)
+            if not passes or (n <= MAX_REATTACKED and seconds <= self.seconds):
                 return rows
         return None
 
     def broken(self, attack: PGD, rows: Tensor) -> Tensor:
-        """Which of the samples do not hold."""
+        """Return which of the samples the attack breaks, running it where that is not known."""
         seen, broken = self._seen(attack)
         new = rows[~seen[rows]]
         if len(new):
@@ -123,42 +135,42 @@ class Probe:
         return broken[rows]
 
     def pgd(self, steps: int, restarts: int = 1, eps: float | None = None) -> PGD:
-        """PGD within the ball, or a larger one."""
+        """Return PGD within the ball, or within a larger one."""
         radius = self.ball.eps if eps is None else eps
         return PGD(eps=radius, norm=self.ball.norm, bounds=self.ball.bounds, steps=steps, restarts=restarts)
 
-    def known(self, will_do: Callable[[int, int], bool], otherwise: PGD) -> PGD:
-        """The shortest PGD of the evaluation whose steps and runs will do, of the usual kind, or another one."""
+    def known(self, fits: Callable[[int, int], bool], otherwise: PGD) -> PGD:
+        """Return the shortest usual PGD of the evaluation whose steps and restarts fit, or another one."""
         found = [
-            one
-            for one, seen, _ in self.attacks
-            if will_do(one.steps, one.restarts) and bool(seen.all()) and _usual(one) == _usual(otherwise)
+            attack
+            for attack, seen, _ in self.attacks
+            if fits(attack.steps, attack.restarts) and bool(seen.all()) and _kind(attack) == _kind(otherwise)
         ]
-        return min(found, key=lambda one: one.steps * one.restarts, default=otherwise)
+        return min(found, key=lambda attack: attack.steps * attack.restarts, default=otherwise)
 
     def _seen(self, attack: PGD) -> tuple[Tensor, Tensor]:
-        settings = (attack.steps, attack.restarts, *_usual(attack))
-        for one, seen, broken in self.attacks:
-            if (one.steps, one.restarts, *_usual(one)) == settings:
+        settings = (attack.steps, attack.restarts, *_kind(attack))
+        for other, seen, broken in self.attacks:
+            if (other.steps, other.restarts, *_kind(other)) == settings:
                 return seen, broken
         nothing = torch.zeros(len(self.samples), dtype=torch.bool)
         self.attacks.append((attack, nothing, nothing.clone()))
         return self.attacks[-1][1:]
 
 
-def _usual(attack: PGD) -> tuple[object, ...]:
-    """What else tells two searches apart."""
+def _kind(attack: PGD) -> tuple[object, ...]:
+    """Return what tells two attacks of the same steps and restarts apart."""
     return attack.eps, attack.step_size, attack.last_iterate, attack.random_start
 
 
-def _one_step(probe: Probe) -> Check | None:
+def _check_one_step(probe: Probe) -> Check | None:
     ball = probe.ball
-    one = FGSM(eps=ball.eps, norm=ball.norm, bounds=ball.bounds)
-    many = probe.known(lambda steps, _runs: steps >= 20, probe.pgd(20))
-    rows = probe.rows(one, many)
+    fgsm = FGSM(eps=ball.eps, norm=ball.norm, bounds=ball.bounds)
+    many = probe.known(lambda steps, _restarts: steps >= 20, probe.pgd(20))
+    rows = probe.rows(fgsm, many)
     if rows is None:
         return None
-    single, several = probe.broken(one, rows), probe.broken(many, rows)
+    single, several = probe.broken(fgsm, rows), probe.broken(many, rows)
     if not _more_broken(single, several):
         return Check("one step", "fine")
     return Check(
@@ -169,11 +181,11 @@ def _one_step(probe: Probe) -> Check | None:
     )
 
 
-def _radius(probe: Probe) -> Check | None:
+def _check_radius(probe: Probe) -> Check | None:
     ball, widths = probe.ball, probe.ball.widths(probe.samples.x)
-    half = float(widths.max() if ball.norm == "linf" else torch.linalg.vector_norm(widths)) / 2  # where all can meet
+    half = float(widths.max() if ball.norm == "linf" else torch.linalg.vector_norm(widths)) / 2  # where all balls meet
     radii = sorted({ball.eps, min(2 * ball.eps, max(half, ball.eps)), max(half, ball.eps)})
-    steps = probe.known(lambda steps, runs: 10 <= steps <= 20 and runs == 1, probe.pgd(10)).steps
+    steps = probe.known(lambda steps, restarts: 10 <= steps <= 20 and restarts == 1, probe.pgd(10)).steps
     attacks = [probe.pgd(steps, eps=eps) for eps in radii]
     rows = probe.rows(*attacks)
     if rows is None:
@@ -199,28 +211,32 @@ def _radius(probe: Probe) -> Check | None:
     return Check("radius", "fine")
 
 
-def _steps(probe: Probe) -> Check | None:
-    return _more_found(probe, "steps", probe.known(lambda steps, runs: steps >= 100 and runs == 1, probe.pgd(100)))
+def _check_steps(probe: Probe) -> Check | None:
+    return _check_convergence(
+        probe, "steps", probe.known(lambda steps, restarts: steps >= 100 and restarts == 1, probe.pgd(100))
+    )
 
 
-def _runs(probe: Probe) -> Check | None:
-    return _more_found(probe, "runs", probe.known(lambda steps, runs: steps == 20 and runs >= 5, probe.pgd(20, 5)))
+def _check_restarts(probe: Probe) -> Check | None:
+    return _check_convergence(
+        probe, "runs", probe.known(lambda steps, restarts: steps == 20 and restarts >= 5, probe.pgd(20, 5))
+    )
 
 
-def _more_found(probe: Probe, name: str, attack: PGD) -> Check | None:
-    """Whether it breaks more than PGD-20 and what the evaluation has."""
-    usual = probe.pgd(20)
-    rows = probe.rows(usual, attack)
+def _check_convergence(probe: Probe, name: str, attack: PGD) -> Check | None:
+    """Check that the attack does not break more than PGD-20 and the evaluation together."""
+    short = probe.pgd(20)
+    rows = probe.rows(short, attack)
     if rows is None:
         return None
-    less, more = probe.broken(usual, rows) | probe.found[rows], probe.broken(attack, rows)
+    less, more = probe.broken(short, rows) | probe.found[rows], probe.broken(attack, rows)
     if not _more_broken(more, less):
         return Check(name, "fine")
     return Check(
         name,
         "warning",
-        f"of {len(rows)} samples {_name(attack)} breaks {_share(more):.1%}, pgd-20 and all that was asked for "
-        f"{_share(less):.1%}: PGD-20 has not converged on this model, take more steps and runs, or standard",
+        f"of {len(rows)} samples {_name(attack)} breaks {_share(more):.1%}, pgd-20 and the evaluation together "
+        f"{_share(less):.1%}: PGD-20 has not converged on this model, use more steps and restarts, or standard",
     )
 
 
@@ -228,10 +244,10 @@ def _name(attack: PGD) -> str:
     return f"pgd-{attack.steps}" + (f"-{attack.restarts}" if attack.restarts > 1 else "")
 
 
-def _more_broken(some: Tensor, others: Tensor) -> bool:
-    """Whether there are more of them than may be chance."""
-    gain = int(some.sum()) - int(others.sum())
-    return gain > CHANCE and gain > GAIN * len(some)
+def _more_broken(broken: Tensor, others: Tensor) -> bool:
+    """Return whether `broken` has more samples than `others`, and not by chance."""
+    gain = int(broken.sum()) - int(others.sum())
+    return gain > CHANCE and gain > MAX_GAIN * len(broken)
 
 
 def _share(broken: Tensor) -> float:

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from sihg.errors import InputError
+from sihg.robust.attacks.preflight import check_device, check_model, check_plans, check_range
 from sihg.robust.attacks.registry import Plan, build_plan
 from sihg.robust.data.augment import Augment
 from sihg.robust.data.batches import check_batch_size, steps_per_epoch
 from sihg.robust.data.samples import Samples
-from sihg.robust.evaluation.evaluate import check_model, check_plans, check_range, checked_device
 from sihg.robust.methods.base import Method
 from sihg.robust.methods.registry import build_method
 from sihg.robust.threat import Ball
@@ -63,7 +63,7 @@ def preflight(
         InputError: The model does not take the samples, or a setting does not fit the model, the data or another one.
     """
     check_batch_size(settings.batch_size, len(train))
-    device = checked_device(settings.device)
+    device = check_device(settings.device)
     model = model.to(device)
     check_model(model, train)
     sample = train.floats(slice(1)).to(device)

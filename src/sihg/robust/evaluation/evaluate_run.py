@@ -1,0 +1,303 @@
+"""Evaluate what was trained: weights from a run or a file, their data, and the record that is kept with the run."""
+
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from torch import nn
+
+from sihg.errors import InputError, UnknownNameError
+from sihg.robust import data as sources
+from sihg.robust.attacks.preflight import check_device, check_model
+from sihg.robust.data.samples import Samples
+from sihg.robust.evaluation.evaluate import (
+    Evaluation,
+    Progress,
+    RadiusCurve,
+    Task,
+    bounds_in_record,
+    run_task,
+    subset_index,
+)
+from sihg.robust.evaluation.gallery import has_pictures, save_gallery
+from sihg.robust.evaluation.partial import EvaluationWarning, PartialResults
+from sihg.robust.evaluation.plans import attack_names, parse_curve, plan_attacks, plan_curve
+from sihg.robust.evaluation.stored import record_name, sha256_of_tensors
+from sihg.robust.threat import NORMS, Ball
+from sihg.robust.training.config import Settings
+from sihg.robust.training.weights import SUFFIXES, Weights, load, load_weights, of_file, of_run
+from sihg.store.files import make_folder
+from sihg.store.schema import EvaluationHeader
+
+CHANGEABLE = ("eps", "norm", "bounds", "data", "model", "width")  # settings that an evaluation may change
+SPLITS = ("test", "train")
+
+
+@dataclass(frozen=True)
+class EvaluationRequest:
+    """Which attacks on which samples, and what differs from the run's own settings.
+
+    Args:
+        attacks: The names of the attacks.
+        split: The samples, "test" or "train".
+        samples: How many of them, each class in proportion (default: all).
+        seed: The seed of the subset and of the attacks.
+        last_iterate: Whether fgsm and pgd count only the end of each run.
+        checkpoint: Which weights of a run, "last" or "best".
+        curve: The radii of a curve, "A:B:N"; None for a table at the run's eps.
+        points: Whether to keep the adversarial examples, NAME.points.npy.
+        device: Where to compute (default: the run's device).
+        changes: Settings other than the run's, as text: any of eps, norm, bounds, data, model, width.
+    """
+
+    attacks: tuple[str, ...] = ("natural", "pgd-20")
+    split: str = "test"
+    samples: int | None = None
+    seed: int = 0
+    last_iterate: bool = False
+    checkpoint: str | None = None
+    curve: str | None = None
+    points: bool = False
+    device: str | None = None
+    changes: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        attack_names(self.attacks)
+        if self.curve is not None:
+            parse_curve(self.curve)
+
+    def name_of_record(self, weights: Weights, *, with_run: bool) -> str:
+        """Return a name that tells this evaluation from all others of the run, or of several runs."""
+        run = [weights.folder.path.resolve().name] if with_run and weights.folder else []
+        parts = [*run, weights.label, self.split, "+".join(self.attacks)]
+        parts += [f"n{self.samples}"] if self.samples else []
+        parts += [f"seed{self.seed}"] if self.seed else []
+        parts += [f"{name}-{self.changes[name]}" for name in CHANGEABLE if name in self.changes]
+        parts += ["last-iterate"] if self.last_iterate else []
+        parts += [f"curve-{self.curve}"] if self.curve else []
+        return record_name(parts, hashed=any(":" in attack for attack in self.attacks))
+
+    def gallery_of(self, weights: Weights) -> Path | None:
+        """Return the file of a run's gallery if this evaluates the run as it was trained, on its test samples."""
+        usual = self.split == "test" and not self.changes and self.curve is None
+        return weights.folder.gallery if weights.folder and usual else None
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """Weights to evaluate, and where their record goes; without a run and without `out`, nowhere."""
+
+    weights: Weights
+    request: EvaluationRequest
+    name: str  # of the record
+    home: Path | None
+    gallery: Path | None
+
+    @property
+    def title(self) -> str:
+        """What to call the model among others, two checkpoints of one run too."""
+        weights = self.weights
+        is_last = weights.folder is None or weights.label == "last"
+        return weights.source_name if is_last else f"{weights.source_name} ({weights.label})"
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedEvaluation:
+    """A target whose data is read and whose model is filled."""
+
+    target: Target
+    task: Task
+    partial: PartialResults | None
+
+    def run(self, progress: Progress | None = None) -> Evaluation | RadiusCurve:
+        """Attack and check; an interruption leaves partial results, with which the next run continues."""
+        return run_task(self.task, self.partial, progress)
+
+    def save(self, result: Evaluation | RadiusCurve) -> list[Path]:
+        """Write the record, and the run's gallery; return the files that a user may want to open."""
+        if self.target.home is None:
+            return []
+        files = result.write(self.target.home, self.target.name)
+        if self.target.gallery is not None and has_pictures(self.task.samples):
+            task = self.task
+            try:
+                save_gallery(
+                    self.target.gallery,
+                    task.model,
+                    task.samples,
+                    task.plans,
+                    result.outcomes,
+                    task.header,
+                    task.ball.eps,
+                )
+            except InputError as error:
+                warnings.warn(f"the gallery is not kept: {error}", EvaluationWarning, stacklevel=2)
+        return files
+
+
+def evaluate_run(
+    path: str | Path,
+    request: EvaluationRequest | None = None,
+    *,
+    data_dir: Path | None = None,
+    out: Path | None = None,
+    progress: Progress | None = None,
+) -> Evaluation | RadiusCurve:
+    """Evaluate a run, one of its checkpoints or a weights file, and write its record, as `sihg evaluate` does.
+
+    Args:
+        path: The folder of a run or of a checkpoint, or a file of weights.
+        request: Which attacks on which samples (default: natural and pgd-20 on all test samples).
+        data_dir: The folder of the data files.
+        out: Where the record goes (default: RUN/evaluation; of a file, nowhere).
+        progress: Receives (attack, samples done, samples in all).
+
+    Returns:
+        The Evaluation, or the RadiusCurve if the request has a curve.
+
+    Raises:
+        InputError: The weights, the data or the request cannot be used, or the record cannot be written.
+    """
+    (target,) = find_targets([Path(path)], request or EvaluationRequest(), out=out)
+    prepared = prepare(target, data_dir=data_dir)
+    result = prepared.run(progress)
+    prepared.save(result)
+    return result
+
+
+def find_targets(paths: Sequence[Path], request: EvaluationRequest, *, out: Path | None = None) -> list[Target]:
+    """Read the weights at each path and name their records, before hours of work that would have no place."""
+    targets = []
+    for path in paths:
+        weights = _read_weights(path, request)
+        home = out or (weights.folder.evaluation if weights.folder else None)
+        if request.points and home is None:
+            raise InputError(
+                f"the points of {weights.source_name} have no folder: add --out DIR", code="points-without-folder"
+            )
+        name = request.name_of_record(weights, with_run=out is not None)
+        targets.append(Target(weights, request, name, home, None if out else request.gallery_of(weights)))
+    if out is not None:
+        if twice := [name for name, count in Counter(target.name for target in targets).items() if count > 1]:
+            raise InputError(
+                f"--out {out} would hold two records {twice[0]}.json: give each model its own --out",
+                code="same-record-twice",
+                name=twice[0],
+            )
+        make_folder(out)
+    return targets
+
+
+def prepare(target: Target, *, data_dir: Path | None = None) -> PreparedEvaluation:
+    """Read the data, fill the model and open partial results; raise InputError if something cannot be evaluated."""
+    weights, request = target.weights, target.request
+    settings = weights.settings
+    radii = parse_curve(request.curve) if request.curve is not None else []
+    ball = Ball(radii[-1] if radii else settings.eps, settings.norm, settings.bounds)
+    plan_attacks(request.attacks, ball, source=lambda _run: nn.Identity())  # unknown names, before the data is read
+    check_device(settings.device)
+    whole = _read_samples(settings.data, request.split, data_dir or weights.data_dir)
+    index = subset_index(whole, request.samples, request.seed)
+    samples = whole if len(index) == len(whole) else whole.take(index)
+    model = _fill_model(weights, samples)
+
+    def load_source(run: str) -> nn.Module:
+        source = load(run).to(settings.device)
+        check_model(source, samples)
+        return source
+
+    last_iterate = request.last_iterate
+    plans = (
+        plan_curve(request.attacks, ball, radii, last_iterate=last_iterate, source=load_source)
+        if radii
+        else plan_attacks(request.attacks, ball, last_iterate=last_iterate, source=load_source)
+    )
+    header = EvaluationHeader(
+        weights=str(weights.source),
+        sha256=sha256_of_tensors(weights.tensors),
+        checkpoint=weights.label,
+        data=settings.data,
+        split=request.split,
+        samples=len(samples),
+        of=len(whole),
+        seed=request.seed,
+        norm=settings.norm,
+        bounds=bounds_in_record(settings.bounds),
+        device=settings.device,
+        rule="last iterate" if last_iterate else "any iterate",
+    )
+    trained_with = settings.method.name if weights.folder else None
+    task = Task(model, samples, index, ball, plans, header, target.name, trained_with, tuple(radii))
+    return PreparedEvaluation(target, task, task.partial_results(target.home, points=request.points))
+
+
+def _read_samples(data: str, split: str, data_dir: Path | None) -> Samples:
+    if split not in SPLITS:
+        raise UnknownNameError("split", split, list(SPLITS))
+    train, test = sources.load(data, data_dir)
+    return test if split == "test" else train
+
+
+def _fill_model(weights: Weights, samples: Samples) -> nn.Module:
+    shape = weights.shape or samples.shape
+    if shape != samples.shape:
+        raise InputError(
+            f"{weights.source} was trained on samples of shape {shape}, {weights.settings.data} has {samples.shape}: "
+            "give data of its size",
+            code="weights-shape",
+            shape=samples.shape,
+        )
+    model = weights.build(shape, len(samples.classes))
+    load_weights(model, weights.tensors, weights.source)
+    model = model.to(weights.settings.device)
+    check_model(model, samples)
+    return model.eval()
+
+
+def _read_weights(path: Path, request: EvaluationRequest) -> Weights:
+    changes = {**request.changes, **({} if request.device is None else {"device": request.device})}
+    if not path.exists():
+        raise InputError(
+            f"{path} does not exist: give the folder of a run, or a file of weights", code="no-weights", path=path
+        )
+    if path.is_dir():
+        return _read_run(path, request, changes)
+    if path.suffix not in SUFFIXES:
+        raise InputError(
+            f"{path} is neither a run folder nor a file of weights ({', '.join(SUFFIXES)}): give one of these",
+            code="weights-suffix",
+            path=path,
+        )
+    if request.checkpoint:
+        raise InputError(
+            f"--checkpoint {request.checkpoint} is for runs, {path} is a file: leave it out",
+            code="checkpoint-of-file",
+            path=path,
+        )
+    if missing := [f"--{name}" for name in ("model", "data", "eps") if name not in changes]:
+        raise InputError(
+            f"{path} does not say how it was trained: add {', '.join(missing)}",
+            code="weights-without-settings",
+            missing=missing,
+        )
+    return of_file(path, Settings().with_values(changes))
+
+
+def _read_run(path: Path, request: EvaluationRequest, changes: Mapping[str, str]) -> Weights:
+    if request.curve is not None and "eps" in changes:
+        raise InputError(
+            f"--curve {request.curve} has its own radii: leave out --eps {changes['eps']}", code="curve-and-eps"
+        )
+    weights = of_run(path, request.checkpoint or "last")
+    own = weights.settings
+    norm = changes.get("norm", own.norm)
+    if norm in NORMS and norm != own.norm and "eps" not in changes and request.curve is None:
+        raise InputError(
+            f"--norm {norm} needs --eps: {own.eps:g}, with which {path} was trained, is the radius of an {own.norm} "
+            "ball",
+            code="norm-without-eps",
+            norm=norm,
+        )
+    return replace(weights, settings=own.with_values(changes))
