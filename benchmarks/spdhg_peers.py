@@ -24,7 +24,7 @@ from benchmarks.timing import Report, Row, Value, interleaved
 from sihg.core.draw import generator
 from sihg.core.prox import LinfBall, SquaredL2
 from sihg.minimax import Problem, solve, zoo
-from sihg.minimax.bilinear import BilinearProblem
+from sihg.minimax.bilinear import BilinearCoupling
 
 odl: Any = import_module("odl")  # has no types
 odl_prox: Any = import_module("odl.solvers.nonsmooth.proximal_operators")
@@ -114,11 +114,11 @@ def ridge() -> Case:
     """Ridge regression, samples in blocks."""
     problem = zoo.get("ridge", samples=SAMPLES, features=FEATURES, n=BLOCKS, seed=SEED).problem
     f, g = problem.f, problem.g
-    assert isinstance(problem, BilinearProblem)
+    assert isinstance(problem.coupling, BilinearCoupling)
     assert isinstance(f, SquaredL2)
     assert isinstance(g, list)
     identity = torch.eye(FEATURES, dtype=torch.float64)
-    operators = [odl.MatrixOperator(linear.forward(identity).numpy()) for linear in problem.maps]
+    operators = [odl.MatrixOperator(linear.forward(identity).numpy()) for linear in problem.coupling.maps]
     prox_f = odl_prox.proximal_l2_squared(operators[0].domain, f.weight / 2)
     prox_g = []
     for operator, g_i in zip(operators, g, strict=True):

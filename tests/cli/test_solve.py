@@ -1,5 +1,6 @@
 """`sihg solve` and `sihg report` as people use them."""
 
+import calendar
 import json
 import signal
 import subprocess
@@ -139,7 +140,7 @@ def test_interrupted_run_keeps_what_was_reached(how: signal.Signals, tmp_path: P
         process.send_signal(how)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
-    assert f"to go on: sihg solve --resume {out}" in errors
+    assert f"to continue: sihg solve --resume {out}" in errors
     summary = json.loads((out / "summary.json").read_text())
     (row,) = summary["methods"]
     assert row["stopped"].startswith("interrupted at iteration ")
@@ -177,7 +178,7 @@ def test_killed_run_goes_on_from_its_last_save(tmp_path: Path) -> None:
         (["solve", "rigde"], "unknown problem 'rigde' (did you mean 'ridge'?): choose from matrix-game"),
         (["solve", "ridge", "--method", "sgd"], "unknown method 'sgd'"),
         (["solve", "ridge", "--method", ","], "no method named"),
-        (["solve", "ridge", "--method", "ssi-hg", "--set", "n"], "--set 'n' is not of the form KEY=VALUE"),
+        (["solve", "ridge", "--method", "ssi-hg", "--set", "n"], "--set must be KEY=VALUE, such as n=16, got 'n'"),
         (["solve", "ridge", "--set", "q=1"], "ridge has no option 'q'"),
         (["solve", "ridge", "--set", "n=many"], "ridge cannot be built with"),
         (["solve", "ridge", "--sigma", "-1"], "sigma must be finite and > 0, got -1.0"),
@@ -185,7 +186,7 @@ def test_killed_run_goes_on_from_its_last_save(tmp_path: Path) -> None:
         (["solve", "ridge", "--record-every", "0"], "record_every must be >= 1"),
         (["solve", "no.such.module:make"], "problem 'no.such.module:make' cannot be loaded"),
         (["solve", "math:sqrt"], "cannot be built"),
-        (["solve", "math:pi"], "is a float: name a callable"),
+        (["solve", "math:pi"], "is a float, not a callable"),
         (["solve", "--resume", "/no/such/folder"], "--resume takes a folder made with --out"),
         (["report", "/no/such/folder"], "/no/such/folder"),
         (["solve", "ridge", "--set", "n=0"], "ridge cannot be built with {'n': 0} (ZeroDivisionError"),
@@ -194,7 +195,7 @@ def test_killed_run_goes_on_from_its_last_save(tmp_path: Path) -> None:
         (["solve", "ridge", "--method", "gda,mgda", "--theta", "1"], "none of gda, mgda has a setting 'theta'"),
         (["solve", "quadratic", "--method", "ssi-hg,spdhg"], "spdhg solves bilinear problems only"),
         (["solve", "ridge", "--tolerance", "-1"], "tolerance must be >= 0, got -1.0"),
-        (["solve", "--resume", "x", "ridge"], "--resume keeps the settings of its folder, 'problem' is given too"),
+        (["solve", "--resume", "x", "ridge"], "--resume keeps the settings of its folder, got 'problem' too"),
         (["solve", "weak-mvi", "--iterations", "3", "--out", "/proc/none/here"], "cannot write /proc/none/here"),
     ],
 )
@@ -232,6 +233,17 @@ def test_own_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.chdir(tmp_path)
     assert run("solve", "mine:make", "--set", "a=1/2", "--iterations", "5", "--json") == 0
     assert json.loads(capsys.readouterr().out)["n"] == 3
+
+
+def test_a_file_named_as_an_imported_module_is_the_users(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "calendar.py").write_text(
+        "import torch, sihg\n"
+        "def make():\n"
+        "    return sihg.Problem(lambda w, d, i: d @ w, torch.ones(2), torch.ones(5, 2))\n"
+    )
+    assert calendar.isleap(2024)
+    assert run("solve", f"{tmp_path / 'calendar.py'}:make", "--iterations", "2", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["n"] == 5
 
 
 def test_help_is_quick_and_complete() -> None:

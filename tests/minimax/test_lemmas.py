@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sihg.core.prox import Box
 from sihg.minimax import Problem, solve
-from sihg.minimax.oracle import Oracle, implicit
+from sihg.minimax._oracle import Oracle, implicit
 from sihg.minimax.solvers.ssi_hg import SSIHG, SSIHGState
 from tests.minimax.problems import nonlinear
 
@@ -41,7 +41,7 @@ def test_identities_of_the_first_lemma(n: int) -> None:
         return torch.stack(values).mean(0)
 
     def separable(d: Tensor) -> Tensor:
-        return problem.phi(w, d, problem.all).sum() + d.sin().sum()
+        return problem.coupling.phi(w, d, problem.all).sum() + d.sin().sum()
 
     for r in (separable, lambda d: problem.gradient_w(w, d, problem.all)):  # e1
         expected = mean([r(d) for d in ends])
@@ -73,7 +73,7 @@ def test_implicit_step_is_the_minimiser(tau: float) -> None:
 
     def objective(x: np.ndarray) -> tuple[float, np.ndarray]:
         d = torch.from_numpy(x)
-        value = -problem.phi(w, d, problem.all).sum() + (d - centre).square().sum() / (2 * tau)
+        value = -problem.coupling.phi(w, d, problem.all).sum() + (d - centre).square().sum() / (2 * tau)
         slope = -problem.gradient_delta(w, d, problem.all) + (d - centre) / tau
         return float(value), slope.numpy()
 

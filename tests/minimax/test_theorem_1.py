@@ -11,7 +11,7 @@ from torch import Tensor
 from sihg.core.hybrid import hybrid
 from sihg.minimax import METHODS, Problem, Progress, measure, solve, zoo
 from sihg.minimax import step_sizes as steps
-from sihg.minimax.oracle import Oracle
+from sihg.minimax._oracle import Oracle
 from sihg.minimax.solvers.ssi_hg import SSIHG, SSIHGState
 
 SEEDS = 20

@@ -3,18 +3,21 @@
 import argparse
 import json
 import shlex
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sihg.cli.parse_numbers import number, whole
 from sihg.errors import InputError, SihgError
+from sihg.interrupt import interrupted_at_once
+from sihg.parse import Value, parse_literal, parse_names
 
 if TYPE_CHECKING:
     from sihg.minimax.comparison import Comparison
+    from sihg.store.schema import SolveSummary
 
 DEFAULT_ITERATIONS = 2000
+NARROW = 125  # columns of a terminal; below this, step sizes and the reason to stop stand under the table
 EPILOG = """examples:
   sihg solve --list
   sihg solve forsaken --method ssi-hg,extragradient,gda --out runs/forsaken
@@ -38,14 +41,14 @@ def add_parser(commands: Any) -> None:
         "problem",
         nargs="?",
         metavar="PROBLEM",
-        help="a name of the zoo, or package.module:callable or path.py:callable giving a sihg.Problem",
+        help="a name of the zoo, or package.module:callable or path.py:callable that returns a sihg.Problem",
     )
     what.add_argument("--list", action="store_true", help="list problems and methods, and stop")
     what.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="an option of the problem; repeat"
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="an option of the problem; may be repeated"
     )
     how = parser.add_argument_group("how")
-    how.add_argument("--method", metavar="A,B,C", help="methods, by comma (default: ssi-hg)")
+    how.add_argument("--method", metavar="A,B,C", help="methods, separated by commas (default: ssi-hg)")
     how.add_argument(
         "--iterations", type=whole, metavar="N", help=f"iterations of each method (default: {DEFAULT_ITERATIONS})"
     )
@@ -56,9 +59,9 @@ def add_parser(commands: Any) -> None:
     how.add_argument("--record-every", type=whole, metavar="N", help="measure every N iterations (default: 500 times)")
     out = parser.add_argument_group("output")
     out.add_argument("--json", action="store_true", help="print the summary as JSON instead of a table")
-    out.add_argument("--out", type=Path, metavar="DIR", help="write histories, states, figures and a page there")
+    out.add_argument("--out", type=Path, metavar="DIR", help="write histories, states, figures and a page to DIR")
     out.add_argument("--overwrite", action="store_true", help="replace an earlier solve in DIR")
-    out.add_argument("--resume", type=Path, metavar="DIR", help="go on with the solve in DIR, to --iterations in all")
+    out.add_argument("--resume", type=Path, metavar="DIR", help="continue the solve in DIR, to --iterations in all")
     parser.set_defaults(run=run)
 
 
@@ -67,104 +70,40 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         print(_listing(as_json=args.json))
         return 0
-    comparison = _comparison(args)
-    # A process asked to end gets the same care as one that sees Ctrl-C.
-    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    try:
-        interrupted = _run_all(comparison)
-    except (SihgError, KeyboardInterrupt):
-        if comparison.rows:
-            _show(comparison, as_json=args.json)
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    _show(comparison, as_json=args.json)
-    if interrupted:
-        go_on = f"to go on: sihg solve --resume {shlex.quote(str(comparison.folder))}"
-        print(go_on if comparison.folder else "nothing is kept without --out", file=sys.stderr)
+    comparison = _prepare(args)
+    with interrupted_at_once():  # outside the loop of a method, which ends with its iteration
+        try:
+            interrupted = _run_methods(comparison)
+        except (SihgError, KeyboardInterrupt):
+            if comparison.rows:
+                _show(comparison, as_json=args.json)
+            raise
+        _show(comparison, as_json=args.json)
+    if interrupted and comparison.folder:
+        print(f"to continue: sihg solve --resume {shlex.quote(str(comparison.folder.path))}", file=sys.stderr)
+    elif interrupted:
+        print("nothing is saved without --out", file=sys.stderr)
     return 130 if interrupted else 0
 
 
-def _show(comparison: "Comparison", *, as_json: bool) -> None:
-    """Print what was reached; with a folder, write it there with its figures and page."""
-    summary = comparison.summary()
-    if comparison.folder:
-        from sihg.report.solve_report import report_solve
-
-        report_solve(comparison.folder)
-    print(json.dumps(summary, indent=1, allow_nan=False) if as_json else _table(summary))
-    if comparison.folder:
-        print(f"report: {comparison.folder / 'index.html'}", file=sys.stderr)
-
-
-def _run_all(comparison: "Comparison") -> bool:
-    """Run every method; tell whether Ctrl-C ended it."""
-    from sihg.cli.progress import Bar
-
-    for name in comparison.methods:
-        with Bar(name, comparison.iterations) as bar:
-            row = comparison.run(name, bar.update)
-        for message in row["warnings"]:
-            print(f"warning: {name}: {message}", file=sys.stderr)
-        if row["stopped"].startswith("interrupted"):
-            return True
-    return False
-
-
-def _table(summary: dict[str, Any]) -> str:
-    """The summary for people."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console() if Console().is_terminal else Console(width=140)
-    narrow = console.width < 125  # then the step sizes and the reason stand below
-    table = Table(title=f"{summary['problem']} (n = {summary['n']}): {summary['about']}", title_justify="left")
-    headings = [
-        "method",
-        "iterations",
-        "gradients w / delta",
-        "|F|^2",
-        "distance",
-        "seconds",
-        "sigma",
-        "tau",
-        "stopped",
-    ]
-    for heading in headings[:6] if narrow else headings:
-        table.add_column(heading, justify="left" if heading in ("method", "stopped") else "right")
-    below = []
-    for row in summary["methods"]:
-        gradients = f"{row['w_gradients']} / {row['delta_gradients']}"
-        numbers = [_short(row[key]) for key in ("saddle_norm_squared", "distance", "seconds", "sigma", "tau")]
-        cells = [row["method"], str(row["iterations"]), gradients, *numbers, row["stopped"]]
-        table.add_row(*cells[: len(table.columns)])
-        ended = f"{row['stopped']}, sigma {numbers[3]}, tau {numbers[4]}, " if narrow else ""
-        below.append(f"{row['method']}: {ended}steps from {row['source']}")
-    with console.capture() as capture:
-        console.print(table, markup=False)
-        for line in below:
-            console.print(line, highlight=False, markup=False)
-    return capture.get().rstrip()
-
-
-def _short(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
-
-
-def _comparison(args: argparse.Namespace) -> "Comparison":
+def _prepare(args: argparse.Namespace) -> "Comparison":
     from sihg.minimax.comparison import Comparison
 
     if args.resume:
         names = ("problem", "set", "method", "tolerance", "seed", "sigma", "tau", "theta", "record_every", "out")
         if given := [name for name in names if getattr(args, name) not in (None, [])]:
-            raise InputError(f"--resume keeps the settings of its folder, {given[0]!r} is given too: leave it out")
+            raise InputError(
+                f"--resume keeps the settings of its folder, got {given[0]!r} too: leave it out",
+                code="resume-with-settings",
+                name=given[0],
+            )
         return Comparison.resumed(args.resume, args.iterations)
     if not args.problem:
-        raise InputError("no problem named: `sihg solve --list` shows what there is")
+        raise InputError("no problem named: `sihg solve --list` lists them", code="no-problem")
     return Comparison.new(
-        problem=args.problem,
+        args.problem,
+        parse_names(args.method or "ssi-hg"),
         options=dict(_option(text) for text in args.set),
-        methods=[name.strip() for name in (args.method or "ssi-hg").split(",") if name.strip()],
         iterations=DEFAULT_ITERATIONS if args.iterations is None else args.iterations,
         seed=args.seed or 0,
         tolerance=args.tolerance,
@@ -175,18 +114,69 @@ def _comparison(args: argparse.Namespace) -> "Comparison":
     )
 
 
-def _option(text: str) -> tuple[str, Any]:
-    """KEY=VALUE, the value a number or a truth where it looks like one."""
+def _option(text: str) -> tuple[str, Value]:
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise InputError(f"--set {text!r} is not of the form KEY=VALUE, such as n=16")
-    if value.lower() in ("true", "false"):
-        return key, value.lower() == "true"
-    try:
-        found = number(value)
-    except argparse.ArgumentTypeError:
-        return key, value
-    return key, int(found) if found.is_integer() and "." not in value else found
+        raise InputError(
+            f"--set must be KEY=VALUE, such as n=16, got {text!r}: add the value", code="set-form", text=text
+        )
+    found = parse_literal(value)
+    is_whole = isinstance(found, float) and found.is_integer() and "." not in value  # 1e3 and 8/4 are integers
+    return key, int(found) if is_whole else found  # type: ignore[arg-type]
+
+
+def _run_methods(comparison: "Comparison") -> bool:
+    """Run every method; return whether Ctrl-C or SIGTERM ended it."""
+    from sihg.cli.progress import Bar
+
+    for name in comparison.config.methods:
+        with Bar(name, comparison.config.iterations) as bar:
+            row = comparison.run(name, bar.update)
+        for message in row.warnings:
+            print(f"warning: {name}: {message}", file=sys.stderr)
+        if row.stopped.startswith("interrupted"):
+            return True
+    return False
+
+
+def _show(comparison: "Comparison", *, as_json: bool) -> None:
+    """Print the summary; with a folder, write the summary, figures and page there."""
+    from sihg.store.schema import record_text
+
+    summary = comparison.summarise()
+    if comparison.folder:
+        from sihg.report.solve_report import report_solve
+
+        report_solve(comparison.folder.path)
+    print(record_text(summary).rstrip() if as_json else _table(summary))
+    if comparison.folder:
+        print(f"report: {comparison.folder.path / 'index.html'}", file=sys.stderr)
+
+
+def _table(summary: "SolveSummary") -> str:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console() if Console().is_terminal else Console(width=140)
+    narrow = console.width < NARROW
+    table = Table(title=f"{summary.problem} (n = {summary.n}): {summary.about}", title_justify="left")
+    headings = ["method", "iterations", "gradients w / delta", "|F|^2", "distance", "seconds"]
+    for heading in headings if narrow else [*headings, "sigma", "tau", "stopped"]:
+        table.add_column(heading, justify="left" if heading in ("method", "stopped") else "right")
+    below = []
+    for row in summary.methods:
+        measured = (row.saddle_norm_squared, row.distance, row.seconds, row.sigma, row.tau)
+        numbers = ["-" if value is None else f"{value:.3g}" for value in measured]
+        gradients = f"{row.w_gradients} / {row.delta_gradients}"
+        cells = [row.method, str(row.iterations), gradients, *numbers, row.stopped]
+        table.add_row(*cells[: len(table.columns)])
+        ended = f"{row.stopped}, sigma {numbers[3]}, tau {numbers[4]}, " if narrow else ""
+        below.append(f"{row.method}: {ended}steps from {row.source}")
+    with console.capture() as capture:
+        console.print(table, markup=False)
+        for line in below:
+            console.print(line, highlight=False, markup=False)
+    return capture.get().rstrip()
 
 
 def _listing(*, as_json: bool) -> str:

@@ -1,24 +1,18 @@
-"""Minimax optimisation: a problem, a solver, a history."""
+"""Solve minimax problems: describe one as a `Problem`, run a method by `solve`, look at its `History`.
 
-from sihg.core.prox import (
-    L1,
-    Box,
-    Convex,
-    ElasticNet,
-    L2Ball,
-    LinfBall,
-    NonNegative,
-    Simplex,
-    SquaredL2,
-    Zero,
-)
+`compare` runs several methods side by side, `zoo` has problems with known answers, and `steps` has the theorems' rules.
+"""
+
+from sihg.core.prox import L1, Box, Convex, ElasticNet, L2Ball, LinfBall, NonNegative, Simplex, SquaredL2, Zero
 from sihg.minimax import measure, zoo
 from sihg.minimax import step_sizes as steps
+from sihg.minimax._coupling import Gradients
 from sihg.minimax.bilinear import LinearMap
 from sihg.minimax.callbacks import Progress
+from sihg.minimax.comparison import compare
 from sihg.minimax.constants import Constants
 from sihg.minimax.history import History
-from sihg.minimax.problem import Gradients, Problem
+from sihg.minimax.problem import Problem
 from sihg.minimax.solve import Result, solve
 from sihg.minimax.solve_state import SolveState
 from sihg.minimax.solvers import METHODS
@@ -43,6 +37,7 @@ __all__ = [
     "SolveState",
     "SquaredL2",
     "Zero",
+    "compare",
     "measure",
     "solve",
     "steps",

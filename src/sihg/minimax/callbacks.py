@@ -1,10 +1,10 @@
-"""What a callback sees of a solve under way."""
+"""What a callback receives after each iteration of a solve."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sihg.minimax._layout import Blocks, Weights
 from sihg.minimax.history import History
-from sihg.minimax.layout import Blocks, Weights
 from sihg.minimax.problem import Problem
 from sihg.minimax.solve_state import SolveState
 from sihg.minimax.solvers.base import State
@@ -12,10 +12,18 @@ from sihg.minimax.solvers.base import State
 
 @dataclass(frozen=True)
 class Progress:
-    """What a callback sees after an iteration; `row` is the recorded row, or None where nothing was recorded.
+    """What a callback receives after an iteration.
 
-    `history` has all rows so far. `at` is the solve's state, whose delta the next iteration may overwrite; `resume()`
-    gives a copy to keep or to save.
+    Args:
+        problem: The problem.
+        at: The state of the solve. The next iteration may overwrite its delta; `resume()` returns a copy to keep.
+        history: All rows so far.
+        row: The row of this iteration; None if it was not recorded.
+
+    Example:
+        >>> from sihg.minimax import solve, zoo
+        >>> solve(zoo.get("ridge").problem, iterations=9, callback=lambda progress: progress.iteration == 3).stopped
+        'stopped by the callback at iteration 3'
     """
 
     problem: Problem
@@ -25,16 +33,16 @@ class Progress:
 
     @property
     def iteration(self) -> int:
-        """The iterations done."""
+        """The number of iterations done."""
         return self.at.iteration
 
     @property
     def state(self) -> State:
-        """The method's state: flat w and delta, and what the next step needs."""
+        """The state of the method: flat w and delta, and what its next step needs."""
         return self.at.inner
 
     def resume(self) -> SolveState:
-        """A state from which the solve can go on."""
+        """Return a copy of the state, from which `solve` can continue."""
         return self.at.copied()
 
     @property

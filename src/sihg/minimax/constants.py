@@ -1,4 +1,4 @@
-"""What is known of a problem: the constants of Assumptions 1 to 3."""
+"""The constants of Assumptions 1 to 3 of the paper."""
 
 from dataclasses import dataclass, fields
 from math import isfinite
@@ -8,10 +8,24 @@ from sihg.errors import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
-    """Lipschitz constants of grad phi (Assumption 1) and the MVI constants rho (2) or mu (3); None: not known.
+    """Known constants of a problem; None means not known.
 
-    `L12_block` bounds the change of grad_w phi when one block moves (max_i L12,i); SSI-HG needs no more than that. It
-    is at most L12, which stands in where it is not given. `source` says where the numbers come from.
+    Args:
+        L11: Lipschitz constant of grad_w phi in w (Assumption 1).
+        L12: Lipschitz constant of grad_w phi in delta, and of grad_delta phi in w.
+        L22: Lipschitz constant of grad_delta phi in delta.
+        rho: The constant of the weak Minty variational inequality, weak MVI (Assumption 2).
+        mu: The constant of the strong MVI (Assumption 3).
+        L12_block: Lipschitz constant of grad_w phi when one block moves (max_i L12,i), at most L12. SSI-HG uses it
+            instead of L12 if it is given.
+        source: Where the numbers come from, for messages.
+
+    Raises:
+        InputError: If a constant is negative or not finite.
+
+    Example:
+        >>> Constants(L11=0, L12=1, L22=0).lipschitz_known
+        True
     """
 
     L11: float | None = None
@@ -28,9 +42,14 @@ class Constants:
             if field.name == "source" or value is None:
                 continue
             if not isinstance(value, int | float) or not (isfinite(value) and value >= 0):
-                raise InputError(f"constant {field.name} must be finite and >= 0, got {value}: leave it out if unknown")
+                raise InputError(
+                    f"constant {field.name} must be finite and >= 0, got {value}: leave it out if it is not known",
+                    code="constant-range",
+                    name=field.name,
+                    value=value,
+                )
 
     @property
     def lipschitz_known(self) -> bool:
-        """Whether L11, L12 and L22 are all given."""
+        """Whether L11, L12 and L22 are all known."""
         return None not in (self.L11, self.L12, self.L22)

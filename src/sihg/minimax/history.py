@@ -6,20 +6,36 @@ import json
 from collections.abc import Iterator, Mapping
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from sihg.errors import InputError
 from sihg.store.files import write_text
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 class History:
-    """A table that grows by rows: `history["iteration"]` is a column, `rows()` the rows, `about` a note.
+    """A table of what a solve recorded, one row per recorded iteration.
 
-    Columns: iteration, w_gradients and delta_gradients (block gradients so far; measuring is not counted), seconds
-    (measuring and callbacks not counted), saddle_norm_squared, and what the method adds.
+    Columns: iteration, w_gradients and delta_gradients (gradients of single blocks so far), seconds,
+    saddle_norm_squared (||F||^2), and what the method adds. Measuring and callbacks count neither as gradients nor as
+    seconds.
+
+    Args:
+        about: Notes on the solve, such as the method and its step sizes; any values that JSON can hold.
+
+    Example:
+        >>> history = History()
+        >>> history.append({"iteration": 0, "saddle_norm_squared": 4.0})
+        >>> history.append({"iteration": 1, "saddle_norm_squared": 1.0})
+        >>> history["saddle_norm_squared"]
+        [4.0, 1.0]
+        >>> history
+        History(2 rows, iterations 0 to 1, |F|^2 4 to 1)
     """
 
-    def __init__(self, about: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, about: Mapping[str, object] | None = None) -> None:
         self.about = dict(about or {})
         self.columns: dict[str, list[float]] = {}
 
@@ -28,7 +44,11 @@ class History:
         if not self.columns:
             self.columns = {name: [] for name in row}
         if row.keys() != self.columns.keys():
-            raise InputError(f"a row with {sorted(row)} does not fit the columns {sorted(self.columns)}")
+            raise InputError(
+                f"a row must have the columns {sorted(self.columns)}, got {sorted(row)}: add or rename some",
+                code="history-row",
+                got=sorted(row),
+            )
         for name, value in row.items():
             self.columns[name].append(value)
 
@@ -39,19 +59,76 @@ class History:
 
     def __getitem__(self, column: str) -> list[float]:
         if column not in self.columns:
-            raise InputError(f"history has no column {column!r}: it has {', '.join(self.columns) or 'no rows yet'}")
+            raise InputError(
+                f"history has no column {column!r}: choose from {', '.join(self.columns) or '(no rows yet)'}",
+                code="history-column",
+                column=column,
+            )
         return self.columns[column]
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), []))
 
+    def __repr__(self) -> str:
+        if not len(self):
+            return "History(0 rows)"
+        first, last = (self.row(k) for k in (0, -1))
+        norms = f"|F|^2 {first['saddle_norm_squared']:.3g} to {last['saddle_norm_squared']:.3g}"
+        return f"History({len(self)} rows, iterations {first['iteration']} to {last['iteration']}, {norms})"
+
+    def row(self, k: int) -> dict[str, float]:
+        """Return row k; -1 is the last."""
+        return {name: values[k] for name, values in self.columns.items()}
+
     def rows(self) -> Iterator[dict[str, float]]:
-        """The rows as dictionaries."""
+        """Yield the rows as dictionaries."""
         for values in zip(*self.columns.values(), strict=True):
             yield dict(zip(self.columns, values, strict=True))
 
+    def running_mean(self) -> list[float]:
+        """Return the mean of ||F||^2 over iterations 1 to K, for the K of each row after the first (Theorem 1).
+
+        ||F||^2 is taken as linear between recorded rows, so the mean is exact if every iteration was recorded.
+        """
+        iterations, norms, total, means = self["iteration"], self["saddle_norm_squared"], 0.0, []
+        for k in range(1, len(self)):
+            steps = iterations[k] - iterations[k - 1]
+            total += (norms[k - 1] * (steps - 1) if steps > 1 else 0.0) / 2 + norms[k] * (steps + 1) / 2
+            means.append(total / (iterations[k] - iterations[0]))
+        return means
+
+    def plot(self, path: str | Path | None = None) -> "Figure":
+        """Draw ||F||^2 and its running mean against iterations, both axes logarithmic.
+
+        Args:
+            path: Where to save the figure, such as "norms.png". Default: do not save.
+
+        Returns:
+            The matplotlib figure.
+
+        Raises:
+            InputError: If fewer than two rows were recorded.
+        """
+        if len(self) < 2:
+            raise InputError(
+                f"a plot needs at least 2 rows, got {len(self)}: solve with a smaller record_every",
+                code="history-too-short",
+                rows=len(self),
+            )
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(6, 4), layout="constrained")
+        axes = figure.subplots()
+        axes.loglog(self["iteration"][1:], self["saddle_norm_squared"][1:], label="$||F||^2$")
+        axes.loglog(self["iteration"][1:], self.running_mean(), "--", label="running mean")
+        axes.set(xlabel="iteration", title=str(self.about.get("method", "")))
+        axes.legend()
+        if path is not None:
+            figure.savefig(path)
+        return figure
+
     def save(self, path: str | Path) -> Path:
-        """Write to path, as JSON or CSV by its ending; JSON also holds `about`, and null for what is not finite."""
+        """Write as JSON or CSV, by the ending of the path; JSON also holds `about`, and null for infinite values."""
         path = Path(path)
         if path.suffix == ".csv":
             text = io.StringIO()
@@ -60,9 +137,15 @@ class History:
             table.writerows(zip(*self.columns.values(), strict=True))
             return write_text(path, text.getvalue())
         if path.suffix == ".json":
-            columns = {name: [_plain(v) for v in values] for name, values in self.columns.items()}
+            columns = {
+                name: [value if isfinite(value) else None for value in values] for name, values in self.columns.items()
+            }
             return write_text(path, json.dumps({"about": self.about, "columns": columns}, indent=1, allow_nan=False))
-        raise InputError(f"history is saved as .json or .csv, got {path.name!r}: choose one of these endings")
+        raise InputError(
+            f"history is saved as .json or .csv, got {path.name!r}: choose one of these endings",
+            code="history-ending",
+            name=path.name,
+        )
 
     @staticmethod
     def load(path: str | Path) -> "History":
@@ -74,9 +157,9 @@ class History:
                 name: [float("inf") if v is None else v for v in values] for name, values in content["columns"].items()
             }
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"{path} is not a history saved as JSON ({error}): solve again") from error
+            raise InputError(
+                f"{path} must be a history saved as JSON, but cannot be read ({error}): solve again",
+                code="history-unreadable",
+                path=Path(path),
+            ) from error
         return history
-
-
-def _plain(value: float) -> float | None:
-    return value if isfinite(value) else None

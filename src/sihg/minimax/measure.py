@@ -8,9 +8,9 @@ from torch import Tensor
 
 from sihg.core.draw import generator
 from sihg.minimax import step_sizes as steps
+from sihg.minimax._layout import Blocks, Weights
 from sihg.minimax.callbacks import Progress
 from sihg.minimax.constants import Constants
-from sihg.minimax.layout import Blocks, Weights
 from sihg.minimax.problem import Problem
 
 

@@ -1,47 +1,48 @@
-"""min_w max_delta f(w) + sum_i phi_i(w, delta_i) - sum_i g_i(delta_i): f, phi and g as data, and phi's gradients."""
+"""A minimax problem min_w max_delta f(w) + sum_i phi_i(w, delta_i) - sum_i g_i(delta_i), as data."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from sihg.core.prox import Convex, Zero
-from sihg.errors import InputError
+from sihg.errors import InputError, NotFiniteError
+from sihg.minimax._coupling import Coupling, CouplingFunction, FunctionCoupling, Gradients, check_coupling
+from sihg.minimax._layout import BlockLayout, Blocks, Index, WeightLayout, Weights, flat
+from sihg.minimax.bilinear import BilinearCoupling, Maps, bilinear_starts
 from sihg.minimax.constants import Constants
-from sihg.minimax.layout import BlockLayout, Blocks, Index, WeightLayout, Weights, flat
-from sihg.minimax.problem_checks import check_start
 
-if TYPE_CHECKING:
-    from sihg.minimax.bilinear import LinearMap
-
-Coupling = Callable[..., Tensor]  # (w, delta, index) -> phi_i(w, delta_i) for i in index, shape (len(index),)
 ClosedForm = Callable[..., Blocks]  # (w, centre, tau, index) -> the exact implicit step of those blocks
 
 
-class Gradients(NamedTuple):
-    """Gradients of phi by hand; both take (w, delta, index) as the coupling does."""
-
-    w: Callable[..., Weights]  # the sum over index of grad_w phi_i, in the form of w
-    delta: Callable[..., Blocks]  # grad_delta_i phi_i for each i in index, in the form of delta
-
-
 class Problem:
-    """A minimax problem.
+    """A minimax problem min_w max_delta f(w) + sum_i phi_i(w, delta_i) - sum_i g_i(delta_i).
 
-    coupling(w, delta, index) gives phi_i(w, delta_i) for each i in the integer tensor `index`, with one row of delta
-    per entry. w0 is a tensor or a dict of tensors; delta0 a tensor (n, *shape), or a list of n tensors of different
-    shapes (then the coupling gets a list). f is one convex function of all of w, or a dict of them, one a tensor; g one
-    for all blocks, or a list of n. `constants` holds what is known of L11, L12, L22, rho, mu. `linear_in_w` declares
-    that grad_w phi does not depend on w, which makes SSI-HG as cheap as SPDHG. `closed_form(w, centre, tau, index)`,
-    where there is one, gives the implicit step exactly; `by_hand` replaces automatic differentiation.
+    Args:
+        coupling: coupling(w, delta, index) returns phi_i(w, delta_i) for each i in the integer tensor `index`, shape
+            (len(index),). Row k of `delta` belongs to block index[k].
+        w0: The start of w, a tensor or a dict of tensors.
+        delta0: The start of delta, a tensor (n, *shape), or a list of n tensors of different shapes. With a list, the
+            coupling receives a list.
+        f: A convex function of all of w, or a dict with one per tensor. Default: 0.
+        g: A convex function of each block, or a list of n. Default: 0.
+        constants: The known constants among L11, L12, L22, rho and mu.
+        linear_in_w: Declare that grad_w phi does not depend on w, which makes SSI-HG as cheap as SPDHG.
+        closed_form: closed_form(w, centre, tau, index) returns the exact implicit step of the blocks in `index`.
+        by_hand: Gradients to use instead of automatic differentiation.
+
+    Raises:
+        InputError: If the parts do not fit together, or phi or its gradient is not finite at the start.
+
+    Example:
+        >>> game = Problem(lambda w, delta, index: delta @ w, w0=torch.ones(3), delta0=torch.ones(2, 3))
+        >>> game
+        Problem(n=2, w=(3,), delta=(2, 3), float32)
     """
-
-    bilinear_in_both = False
 
     def __init__(
         self,
-        coupling: Coupling,
+        coupling: CouplingFunction | BilinearCoupling,
         w0: Tensor | Mapping[str, Tensor],
         delta0: Tensor | Sequence[Tensor],
         f: Convex | Mapping[str, Convex] | None = None,
@@ -51,92 +52,72 @@ class Problem:
         closed_form: ClosedForm | None = None,
         by_hand: Gradients | None = None,
     ) -> None:
-        self.coupling = coupling
-        self.linear_in_w = linear_in_w
-        self.closed_form = closed_form
-        self.by_hand = by_hand
         self.w_layout, self.delta_layout = WeightLayout.of(w0), BlockLayout.of(delta0)
         self.w0, self.delta0 = self.w_layout.pack(w0), self.delta_layout.pack(delta0)
-        self.n = self.delta_layout.n
-        numbers = torch.arange(self.n, device=self.w0.device)
-        self.all = Index(numbers)
-        self._each = [Index(row) for row in numbers.split(1)]
+        self.n, self.all = self.delta_layout.n, self.delta_layout.all
         self.f, self.g = _f(f, self.w_layout), _g(g, self.n)
         self.constants = constants if isinstance(constants, Constants) else _constants(constants)
-        check_start(self)
+        self.linear_in_w, self.closed_form = linear_in_w, closed_form
+        self.bilinear_in_both = isinstance(coupling, BilinearCoupling)
+        self.coupling: Coupling = (
+            coupling
+            if isinstance(coupling, BilinearCoupling)
+            else FunctionCoupling(coupling, self.w_layout, self.delta_layout, by_hand)
+        )
+        # The gradients of phi on flat vectors, as the solvers call them.
+        self.gradient_w, self.gradient_delta = self.coupling.gradient_w, self.coupling.gradient_delta
+        self.gradients, self.gradient_w_change = self.coupling.gradients, self.coupling.gradient_w_change
+        _check_starts(self.w0, self.delta0)
+        check_coupling(self.coupling, self.delta_layout, self.w0, self.delta0, linear_in_w=linear_in_w)
+        self._check_prox()
+        self._check_closed_form()
 
     @staticmethod
     def bilinear(
-        blocks: "Tensor | Sequence[Tensor | LinearMap]",
+        blocks: Maps,
         w0: Tensor | None = None,
         delta0: Tensor | Sequence[Tensor] | None = None,
         f: Convex | None = None,
         g: Convex | Sequence[Convex] | None = None,
         constants: Constants | Mapping[str, float] | None = None,
     ) -> "Problem":
-        """phi_i(w, delta_i) = <A_i w, delta_i>, from matrices A_i (n, d, m), a list of them, or of `LinearMap`s."""
-        from sihg.minimax.bilinear import BilinearProblem
+        """Build the problem with phi_i(w, delta_i) = <A_i w, delta_i>.
 
-        return BilinearProblem(blocks, w0, delta0, f, g, constants)
+        Args:
+            blocks: The matrices A_i, as a tensor (n, d, m), a list of matrices, or a list of `LinearMap`.
+            w0: The start of w. Default: zero, which requires matrices.
+            delta0: The start of delta. Default: zero, which requires matrices.
+            f: A convex function of w.
+            g: A convex function of each block, or a list of n.
+            constants: The known constants.
 
-    # Blocks
+        Raises:
+            InputError: If shapes or dtypes do not fit, or an adjoint is wrong.
+
+        Example:
+            >>> Problem.bilinear(torch.ones(1, 2, 3))
+            Problem(n=1, w=(3,), delta=(1, 2), float32)
+        """
+        w0, delta0 = bilinear_starts(blocks, w0, delta0)
+        return Problem(BilinearCoupling(blocks, w0, delta0), w0, delta0, f, g, constants, linear_in_w=True)
+
+    def __repr__(self) -> str:
+        w, delta = self.w_form(self.w0), self.delta_form(self.delta0)
+        shape_w = tuple(w.shape) if isinstance(w, Tensor) else {name: tuple(piece.shape) for name, piece in w.items()}
+        shape_delta = tuple(delta.shape) if isinstance(delta, Tensor) else f"{self.delta0.numel()} numbers"
+        return f"Problem(n={self.n}, w={shape_w}, delta={shape_delta}, {str(self.w0.dtype).removeprefix('torch.')})"
 
     def only(self, i: int) -> Index:
-        """Block i alone."""
-        return self._each[i]
+        """Return the index of block i alone."""
+        return self.delta_layout.each[i]
 
     def but(self, i: int) -> Index:
-        """All blocks but i."""
+        """Return the index of all blocks but i."""
         numbers = self.all.tensor
         return Index(torch.cat((numbers[:i], numbers[i + 1 :])))
 
-    # phi and its gradients; w and rows are flat vectors, rows those of the blocks in index, end to end
-
-    def phi(self, w: Tensor, rows: Tensor, index: Index) -> Tensor:
-        """phi_i(w, delta_i) for each i in index."""
-        return self._call(self.w_layout.pieces(w), rows, index)
-
-    def gradient_w(self, w: Tensor, rows: Tensor, index: Index) -> Tensor:
-        """sum_i grad_w phi_i(w, delta_i)."""
-        if self.by_hand:
-            return self.w_layout.flat(self.by_hand.w(*self._forms(w, rows, index)))
-        with torch.enable_grad():
-            leaves = [p.detach().requires_grad_() for p in self.w_layout.pieces(w)]
-            phi = self._call(leaves, rows.detach(), index)
-            return flat(_gradients(phi, leaves))
-
-    def gradient_delta(self, w: Tensor, rows: Tensor, index: Index) -> Tensor:
-        """grad_delta_i phi_i(w, delta_i), end to end."""
-        if self.by_hand:
-            return flat(self.by_hand.delta(*self._forms(w, rows, index)))
-        with torch.enable_grad():
-            leaf = rows.detach().requires_grad_()
-            phi = self._call(self.w_layout.pieces(w.detach()), leaf, index)
-            return _gradients(phi, [leaf])[0]
-
-    def gradients(self, w: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
-        """Both gradients of the whole phi, from one backward pass."""
-        if self.by_hand:
-            return self.gradient_w(w, delta, self.all), self.gradient_delta(w, delta, self.all)
-        with torch.enable_grad():
-            leaves = [p.detach().requires_grad_() for p in self.w_layout.pieces(w)]
-            leaf = delta.detach().requires_grad_()
-            phi = self._call(leaves, leaf, self.all)
-            *w_gradients, delta_gradient = _gradients(phi, [*leaves, leaf])
-            return flat(w_gradients), delta_gradient
-
-    def gradient_w_change(self, w: Tensor, i: int, new: Tensor, old: Tensor) -> tuple[Tensor, int]:
-        """grad_w phi_i(w, new) - grad_w phi_i(w, old), and the block gradients it took.
-
-        Both by the same kernel: SSI-HG multiplies the rounding of this difference by n - 1.
-        """
-        index = self.only(i)
-        return self.gradient_w(w, new, index) - self.gradient_w(w, old, index), 2
-
-    # f and g
-
     def prox_f(self, z: Tensor, sigma: float) -> Tensor:
-        """prox_f^sigma(z)."""
+        """Return prox_f^sigma(z)."""
         if isinstance(self.f, Zero):
             return z
         if isinstance(self.f, dict):
@@ -145,7 +126,7 @@ class Problem:
         return self.f.prox(self._whole_w(z), sigma).reshape(-1)
 
     def prox_g(self, rows: Tensor, tau: float, index: Index) -> Tensor:
-        """prox_{g_i}^tau of each block in index."""
+        """Return prox_{g_i}^tau of each block in index."""
         if isinstance(self.g, Zero):
             return rows
         if index.count == 1:
@@ -154,80 +135,76 @@ class Problem:
             return g.prox(rows.view(self.delta_layout.shapes[i]), tau).reshape(-1)
         if isinstance(self.g, list) or not self.delta_layout.stacked:
             return flat([g.prox(row, tau) for g, row in self._g_rows(rows, index)])
-        return self.g.prox(self._stack(rows, index), tau, batch=1).reshape(-1)
+        return self.g.prox(self._stack(rows), tau, batch=1).reshape(-1)
 
     def distance_f(self, w: Tensor, v: Tensor) -> Tensor:
-        """The distance of v to the subdifferential of f at w."""
+        """Return the distance of v to the subdifferential of f at w."""
         if isinstance(self.f, dict):
             pieces = zip(self.f.values(), self.w_layout.pieces(w), self.w_layout.pieces(v), strict=True)
             return _norm(torch.stack([f.distance(a, b) for f, a, b in pieces]))
         return self.f.distance(self._whole_w(w), self._whole_w(v))
 
     def distance_g(self, delta: Tensor, v: Tensor) -> Tensor:
-        """The distance of v to the subdifferential of g at delta, over all blocks."""
+        """Return the distance of v to the subdifferential of g at delta, over all blocks."""
         if isinstance(self.g, list) or not self.delta_layout.stacked:
             pairs = zip(self._g_rows(delta, self.all), self._g_rows(v, self.all), strict=True)
             return _norm(torch.stack([g.distance(a, b) for (g, a), (_, b) in pairs]))
-        return _norm(self.g.distance(self._stack(delta, self.all), self._stack(v, self.all), batch=1))
+        return _norm(self.g.distance(self._stack(delta), self._stack(v), batch=1))
 
-    # Shapes
+    def w_form(self, w: Tensor) -> Weights:
+        """Return views of a flat w in the user's form."""
+        return self.w_layout.unpack(w)
 
-    def _call(self, pieces: Sequence[Tensor], rows: Tensor, index: Index) -> Tensor:
-        phi = self.coupling(self.w_layout.form(pieces), self.delta_layout.form(rows, index), index.tensor)
-        if not isinstance(phi, Tensor) or phi.shape != (index.count,):
-            got = f"shape {tuple(phi.shape)}" if isinstance(phi, Tensor) else type(phi).__name__
-            raise InputError(
-                f"coupling must return a tensor of shape ({index.count},), one phi_i for each entry of index, "
-                f"got {got}: sum over everything but the blocks"
-            )
-        return phi
+    def delta_form(self, delta: Tensor) -> Blocks:
+        """Return views of a flat delta in the user's form."""
+        return self.delta_layout.form(delta, self.all)
 
-    def _forms(self, w: Tensor, rows: Tensor, index: Index) -> tuple[Weights, Blocks, Tensor]:
-        return self.w_layout.unpack(w), self.delta_layout.form(rows, index), index.tensor
-
-    def _stack(self, rows: Tensor, index: Index) -> Tensor:
-        return rows.view(index.count, *self.delta_layout.shapes[0])
+    def _stack(self, rows: Tensor) -> Tensor:
+        return rows.view(-1, *self.delta_layout.shapes[0])
 
     def _whole_w(self, w: Tensor) -> Tensor:
-        """The w that a single f acts on: the tensor in its own shape, or the dict's tensors as one vector."""
+        """Return the w that a single f acts on: the tensor in its own shape, or the dict's tensors as one vector."""
         return w.view(self.w_layout.shapes[0]) if self.w_layout.names is None else w
 
     def _g_rows(self, rows: Tensor, index: Index) -> list[tuple[Convex, Tensor]]:
         functions = [self.g[i] if isinstance(self.g, list) else self.g for i in index.numbers]
         return list(zip(functions, self.delta_layout.form(rows, index), strict=True))
 
-    def w_form(self, w: Tensor) -> Weights:
-        """A flat w in the user's form (views)."""
-        return self.w_layout.unpack(w)
-
-    def delta_form(self, delta: Tensor) -> Blocks:
-        """A flat delta in the user's form (views)."""
-        return self.delta_layout.form(delta, self.all)
-
-    def check_gradients(self) -> None:
-        """Refuse a coupling that hides w and delta from automatic differentiation, and wrong gradients by hand."""
-        by_hand, self.by_hand = self.by_hand, None
-        with torch.enable_grad():
-            phi = self.phi(self.w0.clone().requires_grad_(), self.delta0.clone().requires_grad_(), self.all)
-        if not phi.requires_grad:
-            raise InputError("coupling does not depend on w or delta through torch operations: do not detach them")
-        if by_hand is None:
-            return
-        expected = self.gradients(self.w0, self.delta0)
-        self.by_hand = by_hand
-        for name, right, ours in zip(("w", "delta"), expected, self.gradients(self.w0, self.delta0), strict=True):
-            slack = torch.finfo(right.dtype).eps ** 0.5 * (1 + float(right.norm()))
-            if ours.shape != right.shape or float((ours - right).norm()) > slack:
+    def _check_prox(self) -> None:
+        """Raise InputError if a bound or a centre in f or g has the wrong shape."""
+        one = self.delta_layout.block(self.delta0, 0)
+        for name, start, index in (("f", self.w0, None), ("g", self.delta0, self.all), ("g", one, self.only(0))):
+            try:
+                got = (self.prox_f(start, 1.0) if index is None else self.prox_g(start, 1.0, index)).numel()
+            except RuntimeError as error:
                 raise InputError(
-                    f"by_hand.{name} is not the coupling's gradient at (w0, delta0): correct it or leave it out"
+                    f"{name} does not fit the shape of its variable ({error}): f acts on w, g on each block alone; "
+                    "give a list of n functions for blocks with different bounds or centres",
+                    code="prox-fails",
+                    function=name,
+                ) from error
+            if got != start.numel():
+                raise InputError(
+                    f"the prox of {name} must return {start.numel()} numbers, got {got}: give its tensors the shape of "
+                    "w, or of one block",
+                    code="prox-shape",
+                    function=name,
                 )
 
-
-def _gradients(phi: Tensor, leaves: list[Tensor]) -> Sequence[Tensor]:
-    """The gradients of sum phi; zero where phi does not depend on a variable."""
-    if not phi.requires_grad:
-        return [torch.zeros_like(leaf) for leaf in leaves]
-    return torch.autograd.grad(phi.sum(), leaves, materialize_grads=True)
+    def _check_closed_form(self) -> None:
+        if self.closed_form is None:
+            return
+        tau, w0, delta0 = 0.01, self.w0, self.delta0
+        d = flat(self.closed_form(self.w_form(w0), self.delta_form(delta0), tau, self.all.tensor))
+        solves = d.shape == delta0.shape
+        if solves:
+            again = self.prox_g(delta0 + tau * self.gradient_delta(w0, d, self.all), tau, self.all)
+            solves = float((again - d).norm()) <= torch.finfo(w0.dtype).eps ** 0.5 * (1 + float(d.norm()))
+        if not solves:
+            raise InputError(
+                "closed_form must solve the implicit step, but does not at (w0, delta0): leave it out",
+                code="closed-form-wrong",
+            )
 
 
 def _norm(x: Tensor) -> Tensor:
@@ -235,11 +212,31 @@ def _norm(x: Tensor) -> Tensor:
     return size
 
 
+def _check_starts(w0: Tensor, delta0: Tensor) -> None:
+    if (w0.dtype, w0.device) != (delta0.dtype, delta0.device):
+        raise InputError(
+            f"w0 and delta0 must have the same dtype and device, got {w0.dtype} on {w0.device} and {delta0.dtype} on "
+            f"{delta0.device}: convert one",
+            code="starts-differ",
+        )
+    for name, start in (("w0", w0), ("delta0", delta0)):
+        if not start.isfinite().all():
+            count = int((~start.isfinite()).sum())
+            raise NotFiniteError(
+                f"{name} must be finite, got {count} values that are NaN or infinite: start elsewhere",
+                code="start-not-finite",
+                name=name,
+                count=count,
+            )
+
+
 def _f(f: Convex | Mapping[str, Convex] | None, layout: WeightLayout) -> Convex | dict[str, Convex]:
     if not isinstance(f, Mapping):
         return _convex("f", f)
     if layout.names is None or set(f) != set(layout.names):
-        raise InputError(f"f has the keys {sorted(f)}, w0 has {sorted(layout.names or ())}: give f the keys of w0")
+        raise InputError(
+            f"f must have the keys of w0, {sorted(layout.names or ())}, got {sorted(f)}: rename them", code="f-keys"
+        )
     return {name: _convex(f"f[{name!r}]", f[name]) for name in layout.names}
 
 
@@ -247,7 +244,11 @@ def _g(g: Convex | Sequence[Convex] | None, n: int) -> Convex | list[Convex]:
     if not isinstance(g, Sequence):
         return _convex("g", g)
     if len(g) != n:
-        raise InputError(f"g is a list of {len(g)} functions for {n} blocks: give one a block, or one for all")
+        raise InputError(
+            f"g must be one function or a list of n = {n}, got a list of {len(g)}: give one per block",
+            code="g-count",
+            count=len(g),
+        )
     return [_convex(f"g[{i}]", function) for i, function in enumerate(g)]
 
 
@@ -255,7 +256,12 @@ def _convex(name: str, function: object) -> Convex:
     if function is None:
         return Zero()
     if not isinstance(function, Convex):
-        raise InputError(f"{name} must be a convex function of sihg.core.prox, got {type(function).__name__}")
+        raise InputError(
+            f"{name} must be a sihg.minimax.Convex, such as L1() or Box(0, 1), got {type(function).__name__}: "
+            "use one of these",
+            code="not-convex-function",
+            name=name,
+        )
     return function
 
 
@@ -263,4 +269,7 @@ def _constants(given: Mapping[str, float] | None) -> Constants:
     try:
         return Constants(**(given or {}))  # type: ignore[arg-type]
     except TypeError as error:
-        raise InputError(f"constants {sorted(given or {})}: known are L11, L12, L22, L12_block, rho and mu") from error
+        raise InputError(
+            f"constants must be among L11, L12, L22, L12_block, rho and mu, got {sorted(given or {})}: rename them",
+            code="unknown-constants",
+        ) from error

@@ -1,9 +1,8 @@
-"""Everything a solve needs to go on exactly where it stopped, in memory or in a file."""
+"""All that a solve needs to continue exactly where it stopped, in memory or in a file."""
 
 import json
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -11,18 +10,39 @@ from torch import Tensor
 
 from sihg.errors import InputError
 from sihg.minimax.problem import Problem
-from sihg.minimax.solvers import METHODS, method_name
-from sihg.minimax.solvers.base import Method, State
+from sihg.minimax.solvers import METHODS, AnyMethod, method_name
+from sihg.minimax.solvers.base import State
 from sihg.minimax.step_sizes import StepSizes
 from sihg.store.files import write_bytes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SolveState:
-    """A solve between two iterations: pass it to `solve(..., state=...)`, or `save` it and `load` it later."""
+    """A solve between two iterations: pass it to `solve(..., state=...)`, or `save` it and `load` it later.
+
+    Args:
+        iteration: The number of iterations done.
+        method: The method with its settings.
+        steps: The step sizes and their source.
+        inner: The state of the method, with the iterate as flat vectors.
+        seed: The seed of the drawn blocks.
+        curvature: L22, known or estimated, for the implicit step.
+        w_gradients: The number of block gradients in w so far.
+        delta_gradients: The number of block gradients in delta so far.
+        seconds: The time of the iterations so far.
+
+    Example:
+        >>> from sihg.minimax import solve, zoo
+        >>> problem = zoo.get("ridge").problem
+        >>> half = solve(problem, iterations=20)
+        >>> half.state
+        SolveState(ssi-hg, iteration 20, seed 0)
+        >>> solve(problem, iterations=30, state=half.state).stopped
+        '30 iterations done, 50 in all'
+    """
 
     iteration: int
-    method: Method[Any]
+    method: AnyMethod
     steps: StepSizes
     inner: State
     seed: int
@@ -31,17 +51,23 @@ class SolveState:
     delta_gradients: int
     seconds: float
 
+    def __repr__(self) -> str:
+        return f"SolveState({method_name(self.method)}, iteration {self.iteration}, seed {self.seed})"
+
     def copied(self) -> "SolveState":
-        """The same with a delta of its own, since stochastic methods write theirs in place."""
+        """Return the state with a copy of delta, since stochastic methods overwrite delta in place."""
         return replace(self, inner=replace(self.inner, delta=self.inner.delta.clone()))
 
     def check_fits(self, problem: Problem) -> None:
-        """Refuse a state of another problem."""
+        """Raise InputError if the state has other shapes or another dtype than the problem."""
         for name, ours, theirs in (("w", self.inner.w, problem.w0), ("delta", self.inner.delta, problem.delta0)):
             if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
                 raise InputError(
-                    f"state has {ours.numel()} numbers of {ours.dtype} in {name}, the problem {theirs.numel()} of "
-                    f"{theirs.dtype}: continue with the problem the state came from"
+                    f"state must have {theirs.numel()} numbers of {theirs.dtype} in {name}, got {ours.numel()} of "
+                    f"{ours.dtype}: continue with the problem that the state came from",
+                    code="state-of-another-problem",
+                    variable=name,
+                    numbers=ours.numel(),
                 )
 
     def save(self, path: str | Path) -> Path:
@@ -70,5 +96,7 @@ class SolveState:
             return SolveState(method=method, steps=StepSizes(**about.pop("steps")), inner=inner, **about)
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise InputError(
-                f"{path} is not a saved solve state ({error}): delete it to start that method anew"
+                f"{path} must be a saved solve state, but cannot be read ({error}): delete it to start anew",
+                code="state-unreadable",
+                path=Path(path),
             ) from error

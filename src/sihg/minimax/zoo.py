@@ -12,10 +12,11 @@ from torch import Tensor
 from sihg.core.draw import generator
 from sihg.core.prox import Box, Convex, LinfBall, Simplex, SquaredL2
 from sihg.errors import InputError, UnknownNameError
+from sihg.minimax._coupling import Gradients
 from sihg.minimax._images import difference, phantom
+from sihg.minimax._layout import Blocks, Weights
 from sihg.minimax.constants import Constants
-from sihg.minimax.layout import Blocks, Weights
-from sihg.minimax.problem import Gradients, Problem
+from sihg.minimax.problem import Problem
 
 
 class Solution(NamedTuple):

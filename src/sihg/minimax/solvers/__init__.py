@@ -1,4 +1,4 @@
-"""The methods by name."""
+"""The methods by name. Each is one file: frozen settings, `init`, and `step` from state to state."""
 
 from typing import Any
 
@@ -12,7 +12,8 @@ from sihg.minimax.solvers.optimistic import Optimistic
 from sihg.minimax.solvers.spdhg import SPDHG
 from sihg.minimax.solvers.ssi_hg import SSIHG
 
-METHODS: dict[str, type[Method[Any]]] = {
+AnyMethod = Method[Any]
+METHODS: dict[str, type[AnyMethod]] = {
     "ssi-hg": SSIHG,
     "dsi-hg": DSIHG,
     "spdhg": SPDHG,
@@ -24,13 +25,13 @@ METHODS: dict[str, type[Method[Any]]] = {
 }
 
 
-def method_class(name: str) -> type[Method[Any]]:
-    """The method of that name."""
+def method_class(name: str) -> type[AnyMethod]:
+    """Return the class of a method, or raise UnknownNameError."""
     if name not in METHODS:
         raise UnknownNameError("method", name, list(METHODS))
     return METHODS[name]
 
 
-def method_name(method: Method[Any]) -> str:
-    """The name of a method."""
+def method_name(method: AnyMethod) -> str:
+    """Return the name of a method."""
     return next(name for name, kind in METHODS.items() if kind is type(method))

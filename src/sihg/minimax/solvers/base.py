@@ -6,8 +6,8 @@ from typing import ClassVar, Generic, TypeVar
 
 from torch import Tensor
 
+from sihg.minimax._oracle import Oracle
 from sihg.minimax.constants import Constants
-from sihg.minimax.oracle import Oracle
 from sihg.minimax.problem import Problem
 from sihg.minimax.step_sizes import Condition, StepSizes
 

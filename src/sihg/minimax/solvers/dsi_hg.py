@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from sihg.core.hybrid import hybrid
-from sihg.minimax.oracle import Oracle
+from sihg.minimax._oracle import Oracle
 from sihg.minimax.problem import Problem
 from sihg.minimax.solvers.base import State
 from sihg.minimax.solvers.theorems import HybridMethod

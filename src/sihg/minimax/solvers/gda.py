@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from sihg.minimax._oracle import Oracle
 from sihg.minimax.constants import Constants
-from sihg.minimax.oracle import Oracle
 from sihg.minimax.problem import Problem
 from sihg.minimax.solvers.base import Method, State
 from sihg.minimax.step_sizes import StepSizes, operator_steps

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from sihg.core.hybrid import hybrid
-from sihg.minimax.oracle import Oracle, implicit
+from sihg.minimax._oracle import Oracle, implicit
 from sihg.minimax.solvers.base import State
 from sihg.minimax.solvers.theorems import HybridMethod
 

@@ -1,7 +1,7 @@
-"""How a user's w (tensor or dict) and delta (tensor or list) lie in one flat vector each.
+"""Store a user's w (tensor or dict) and delta (tensor or list) in one flat vector each.
 
-Inside the solvers everything is a flat vector, so that an update reads like the paper's; only the coupling, f and g
-see the user's own shapes. All shaping is by views.
+Inside the solvers everything is a flat vector, so that an update reads like the paper's. Only the coupling, f and g
+see the user's shapes, through views.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,116 +19,149 @@ Blocks = Tensor | list[Tensor]
 
 
 class Index:
-    """Some of the blocks: a tensor for the coupling; their numbers only where blocks are treated one by one."""
+    """Some of the blocks: as a tensor for the coupling, and as numbers where blocks are treated one by one."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor, self.count = tensor, len(tensor)
 
     @cached_property
     def numbers(self) -> list[int]:
-        """The blocks' numbers."""
+        """Convert the tensor to a list of block numbers."""
         return [int(i) for i in self.tensor]
 
 
 @dataclass(frozen=True)
 class WeightLayout:
-    """w as one vector: a tensor of some shape, or named tensors end to end."""
+    """The layout of w as one vector: a tensor of some shape, or named tensors end to end."""
 
     shapes: tuple[Size, ...]
     names: tuple[str, ...] | None  # None: a single tensor
 
     @staticmethod
     def of(w: Tensor | Mapping[str, Tensor]) -> "WeightLayout":
-        """The layout of a user's w0."""
+        """Return the layout of a user's w0."""
         if isinstance(w, Tensor):
             return WeightLayout((w.shape,), None)
         if not isinstance(w, Mapping) or not w or not all(isinstance(v, Tensor) for v in w.values()):
-            raise InputError(f"w0 must be a tensor or a dict of tensors, got {_describe(w)}: pass one of these")
+            raise InputError(
+                f"w0 must be a tensor or a dict of tensors, got {_describe(w)}: pass one of these",
+                code="w0-type",
+                got=_describe(w),
+            )
         return WeightLayout(tuple(v.shape for v in w.values()), tuple(w))
 
     def pack(self, w: Tensor | Mapping[str, Tensor]) -> Tensor:
-        """A new flat vector with w's values."""
+        """Copy w into a new flat vector."""
         pieces = self._ordered(w)
         _check_dtypes("w0", pieces)
         if tuple(p.shape for p in pieces) != self.shapes:
-            raise InputError(f"w has shapes {[tuple(p.shape) for p in pieces]}, not {[tuple(s) for s in self.shapes]}")
+            got, wanted = [tuple(p.shape) for p in pieces], [tuple(s) for s in self.shapes]
+            raise InputError(
+                f"w must have the shapes {wanted} of w0, got {got}: pass a w of this problem", code="w-shapes", got=got
+            )
         return torch.cat([p.detach().reshape(-1) for p in pieces])
 
     def flat(self, w: Tensor | Mapping[str, Tensor]) -> Tensor:
-        """The values of w end to end; a view where there is only one tensor."""
+        """Concatenate the values of w; a view if w is a single tensor."""
         return flat(self._ordered(w))
 
     def _ordered(self, w: Tensor | Mapping[str, Tensor]) -> list[Tensor]:
         if isinstance(w, Tensor):
             return [w]
         if self.names is None or set(w) != set(self.names):
-            raise InputError(f"w has the keys {sorted(w)}, the problem's has {sorted(self.names or ())}")
+            raise InputError(
+                f"w must have the keys {sorted(self.names or ())} of w0, got {sorted(w)}: rename them",
+                code="w-keys",
+                got=sorted(w),
+            )
         return [w[name] for name in self.names]
 
     def pieces(self, vector: Tensor) -> list[Tensor]:
-        """Views of the vector, one a tensor of w."""
+        """Split a vector into views, one per tensor of w."""
         if self.names is None:
             return [vector.view(self.shapes[0])]
         split = vector.split([shape.numel() for shape in self.shapes])
         return [piece.view(shape) for piece, shape in zip(split, self.shapes, strict=True)]
 
     def form(self, pieces: Sequence[Tensor]) -> Weights:
-        """The pieces in the user's form."""
+        """Return the pieces in the user's form: a tensor or a dict."""
         return pieces[0] if self.names is None else dict(zip(self.names, pieces, strict=True))
 
     def unpack(self, vector: Tensor) -> Weights:
-        """The vector in the user's form (views)."""
+        """Return views of a vector in the user's form."""
         return self.form(self.pieces(vector))
 
 
 @dataclass(frozen=True)
 class BlockLayout:
-    """delta as one vector: n blocks end to end, all of one shape (a tensor) or each of its own (a list)."""
+    """The layout of delta as one vector: n blocks end to end, all of one shape (a tensor) or different (a list)."""
 
     shapes: tuple[Size, ...]
     offsets: tuple[int, ...]
     stacked: bool
+    device: torch.device
 
     @staticmethod
     def of(delta: Tensor | Sequence[Tensor]) -> "BlockLayout":
-        """The layout of a user's delta0."""
+        """Return the layout of a user's delta0."""
         if isinstance(delta, Tensor):
             if delta.dim() == 0 or len(delta) == 0:
                 raise InputError(
-                    f"delta0 must have shape (n, ...) with n >= 1, got {tuple(delta.shape)}: add the block"
+                    f"delta0 must have shape (n, ...) with n >= 1, got {tuple(delta.shape)}: add the block dimension",
+                    code="delta0-shape",
+                    shape=tuple(delta.shape),
                 )
             shapes = (delta.shape[1:],) * len(delta)
         elif isinstance(delta, Sequence) and len(delta) and all(isinstance(d, Tensor) for d in delta):
             shapes = tuple(d.shape for d in delta)
         else:
-            raise InputError(f"delta0 must be a tensor (n, ...) or a list of n tensors, got {_describe(delta)}")
+            raise InputError(
+                f"delta0 must be a tensor (n, ...) or a list of n tensors, got {_describe(delta)}: pass one of these",
+                code="delta0-type",
+                got=_describe(delta),
+            )
         offsets = tuple(accumulate((shape.numel() for shape in shapes), initial=0))
-        return BlockLayout(shapes, offsets, isinstance(delta, Tensor))
+        return BlockLayout(shapes, offsets, isinstance(delta, Tensor), delta[0].device)
 
     @property
     def n(self) -> int:
         """The number of blocks."""
         return len(self.shapes)
 
+    @cached_property
+    def all(self) -> Index:
+        """The index of all blocks."""
+        return Index(torch.arange(self.n, device=self.device))
+
+    @cached_property
+    def each(self) -> list[Index]:
+        """The index of each block alone."""
+        return [Index(row) for row in self.all.tensor.split(1)]
+
     def pack(self, delta: Tensor | Sequence[Tensor]) -> Tensor:
-        """A new flat vector with delta's values."""
+        """Copy delta into a new flat vector."""
         pieces = list(delta)
         _check_dtypes("delta0", pieces)
         if tuple(p.shape for p in pieces) != self.shapes:
-            raise InputError(f"delta has {len(pieces)} blocks, not {self.n} of the problem's shapes")
+            raise InputError(
+                f"delta must have {self.n} blocks of the shapes of delta0, got {len(pieces)} blocks of "
+                f"{[tuple(p.shape) for p in pieces[:3]]}: pass a delta of this problem",
+                code="delta-shapes",
+                blocks=len(pieces),
+            )
         return torch.cat([p.detach().reshape(-1) for p in pieces])
 
     def block(self, vector: Tensor, i: int) -> Tensor:
-        """Block i of a full delta, a flat view."""
+        """Return a flat view of block i of a full delta."""
         return vector[self.offsets[i] : self.offsets[i + 1]]
 
     def others(self, vector: Tensor, i: int, scratch: Tensor) -> Tensor:
-        """All blocks but i of a full delta, end to end, copied into scratch memory of delta's size."""
+        """Copy all blocks but i of a full delta, end to end, into scratch memory of delta's size."""
         size = vector.numel() - self.shapes[i].numel()
         return torch.cat((vector[: self.offsets[i]], vector[self.offsets[i + 1] :]), out=scratch[:size])
 
     def form(self, rows: Tensor, index: Index) -> Blocks:
-        """Flat rows for the blocks in index, in the user's form (views)."""
+        """Return views of the flat rows of the blocks in index, in the user's form."""
         if self.stacked:
             return rows.view(index.count, *self.shapes[0])
         shapes = [self.shapes[i] for i in index.numbers]
@@ -137,18 +170,22 @@ class BlockLayout:
 
 
 def flat(values: Tensor | Sequence[Tensor] | Mapping[str, Tensor]) -> Tensor:
-    """Tensors end to end as one vector; a view where there is only one."""
+    """Concatenate tensors to one vector; a view if there is only one."""
     if isinstance(values, Tensor):
         return values.reshape(-1)
     pieces = list(values.values()) if isinstance(values, Mapping) else values
     return pieces[0].reshape(-1) if len(pieces) == 1 else torch.cat([p.reshape(-1) for p in pieces])
 
 
-def _check_dtypes(what: str, pieces: Sequence[Tensor]) -> None:
+def _check_dtypes(name: str, pieces: Sequence[Tensor]) -> None:
     kinds = {(p.dtype, p.device) for p in pieces}
     if len(kinds) > 1 or not pieces[0].is_floating_point():
         found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
-        raise InputError(f"{what} must be floating point of one dtype on one device, got {found}: convert it")
+        raise InputError(
+            f"{name} must be floating point of one dtype on one device, got {found}: convert it",
+            code=f"{name}-dtype",
+            got=found,
+        )
 
 
 def _describe(value: object) -> str:

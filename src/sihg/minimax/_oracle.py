@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from sihg.core.implicit import Implicit, implicit_step
-from sihg.minimax.layout import Index, flat
+from sihg.minimax._layout import Index, flat
 from sihg.minimax.problem import Problem
 
 
