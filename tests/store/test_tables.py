@@ -80,7 +80,7 @@ def test_truncate_cuts_what_came_after(tmp_path: Path, kind: str) -> None:
     lines.truncate(size)
     assert lines.path.read_bytes() == before
     lines.truncate(size)
-    with refused("table-too-short", size=size + 5, found=size):
+    with refused("table-too-short", found=size):
         lines.truncate(size + 5)
     lines.append({"a": 4})
     assert len(lines.path.read_bytes().splitlines()) == len(before.splitlines()) + 1
@@ -104,7 +104,7 @@ def test_lines_and_cuts_are_on_the_disk_when_asked(tmp_path: Path, monkeypatch: 
 def test_the_header_stays_and_an_absent_log_is_empty(tmp_path: Path) -> None:
     table = Table(tmp_path / "t.csv", ["a", "b"])
     assert table.path.read_text() == "a,b\n"
-    with refused("table-header", size=0):
+    with refused("table-differs", size=0):
         table.truncate(0)
     log = JsonLines(tmp_path / "l.jsonl")
     log.flush_to_disk()
@@ -143,12 +143,10 @@ def test_columns_are_fixed(tmp_path: Path) -> None:
             Table(tmp_path / "other.csv", columns)
 
 
-@pytest.mark.parametrize(
-    ("value", "code"), [("a\nb", "cell-lines"), ("a\rb", "cell-lines"), ([1], "cell-type"), (1j, "cell-type")]
-)
-def test_a_cell_is_one_value(tmp_path: Path, value: Any, code: str) -> None:
+@pytest.mark.parametrize("value", ["a\nb", "a\rb", [1], 1j])
+def test_a_cell_is_one_value(tmp_path: Path, value: Any) -> None:
     table = Table(tmp_path / "t.csv", ["a"])
-    with refused(code, column="a"):
+    with refused("table-cell", column="a"):
         table.append({"a": value})
     assert table.path.read_text() == "a\n"
 

@@ -1,1 +1,25 @@
-"""What stays on disk: run folders, locks, whole-or-absent files, checkpoints, tables."""
+"""What stays on disk: run folders, locks, files that are whole or absent, tables and records, without torch.
+
+Checkpoints hold tensors and so need torch: they are in `sihg.store.checkpoint`.
+"""
+
+from sihg.store.files import write_arrays, write_bytes, write_text
+from sihg.store.lock import InUseError, locked
+from sihg.store.run_folder import RunFolder
+from sihg.store.tables import JsonLines, Table, read_json_lines, read_table
+from sihg.store.toml import from_toml, to_toml
+
+__all__ = [
+    "InUseError",
+    "JsonLines",
+    "RunFolder",
+    "Table",
+    "from_toml",
+    "locked",
+    "read_json_lines",
+    "read_table",
+    "to_toml",
+    "write_arrays",
+    "write_bytes",
+    "write_text",
+]

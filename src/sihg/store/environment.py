@@ -2,7 +2,6 @@
 
 import os
 import platform
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from sihg.store.schema import Environment
@@ -11,20 +10,7 @@ from sihg.store.schema import Environment
 def describe_environment(
     *, threads: int | None = None, dtype: str | None = None, data_folder: str | None = None
 ) -> Environment:
-    """Return the versions and the processor of this machine.
-
-    Args:
-        threads: The number of threads that compute, if known.
-        dtype: The number format of the computation, if there is one.
-        data_folder: Where the data lies, if that matters.
-
-    Returns:
-        A record for `environment.json` and for records of evaluations and solves.
-
-    Example:
-        >>> describe_environment(threads=2).threads
-        2
-    """
+    """Return a record of the versions and the processor here, for files that say what a result was made with."""
     return Environment(
         python=platform.python_version(),
         sihg=_version("sihg"),
@@ -39,6 +25,8 @@ def describe_environment(
 
 
 def _version(name: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version  # takes 10 ms
+
     try:
         return version(name)
     except PackageNotFoundError:

@@ -18,7 +18,7 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 
 
 def write_bytes(path: str | Path, data: bytes) -> Path:
-    """Write a file durably; a crash at any moment leaves the old file or none.
+    """Write a file durably; a failure or a kill at any moment leaves the old file or none.
 
     Args:
         path: The file. Missing parent folders are made.
@@ -27,14 +27,9 @@ def write_bytes(path: str | Path, data: bytes) -> Path:
     Returns:
         The path.
 
-    Raises:
-        InputError: If the disk refuses; the old file is then untouched.
-
     Example:
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> write_bytes(Path(folder.name) / "new" / "a.bin", b"abc").read_bytes()
+        >>> write_bytes("new/a.bin", b"abc").read_bytes()
         b'abc'
-        >>> folder.cleanup()
     """
     with _replacing(Path(path)) as file:
         file.write(data)
@@ -52,10 +47,8 @@ def write_text(path: str | Path, text: str) -> Path:
         The path.
 
     Example:
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> write_text(Path(folder.name) / "a.txt", "eps = 8/255").read_text()
+        >>> write_text("a.txt", "eps = 8/255").read_text()
         'eps = 8/255'
-        >>> folder.cleanup()
     """
     return write_bytes(path, text.encode())
 
@@ -72,13 +65,8 @@ def write_arrays(path: str | Path, arrays: "Mapping[str, ArrayLike]", *, compres
         The path.
 
     Example:
-        >>> import numpy as np
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> path = write_arrays(Path(folder.name) / "a.npz", {"margin": [0.5, -1.0]})
-        >>> with np.load(path) as stored:
-        ...     stored["margin"].tolist()
-        [0.5, -1.0]
-        >>> folder.cleanup()
+        >>> write_arrays("a.npz", {"margin": [0.5, -1.0]}).name
+        'a.npz'
     """
     import numpy as np
 

@@ -52,19 +52,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: str | Path, *, overwrite: bool = False) -> Self:
-        """Make the folder of a new run.
-
-        Args:
-            path: The folder.
-            overwrite: Whether to remove an earlier run from it. Other files are never removed.
-
-        Returns:
-            The empty folder.
-
-        Raises:
-            InputError: If the folder has a run (without `overwrite`) or other files, or cannot be made.
-            InUseError: If a process is working on the run that would be removed.
-        """
+        """Make the folder of a new run; `overwrite` removes an earlier run from it, and no other files."""
         folder = cls(path)
         try:
             folder.path.mkdir(parents=True, exist_ok=True)

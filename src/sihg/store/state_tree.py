@@ -13,38 +13,20 @@ State: TypeAlias = "bool | int | float | str | Tensor | list[State] | tuple[Stat
 
 
 def flatten_state(tree: State) -> tuple[Json, "dict[str, Tensor]"]:
-    """Replace the tensors of a nested state by references.
+    """Return a nested state as JSON in which names stand for tensors, and the tensors by name.
 
-    Args:
-        tree: Numbers, text, None and tensors in dicts, lists and tuples.
-
-    Returns:
-        The tree as JSON, and the tensors by the names that stand for them. `unflatten_state` is the way back.
-
-    Raises:
-        InputError: If the tree holds something else.
-
-    Example:
-        >>> flatten_state({"lr": 0.1, "betas": (0.9, 0.99)})
-        ({'kind': 'dict', 'value': [['lr', 0.1], ['betas', {'kind': 'tuple', 'value': [0.9, 0.99]}]]}, {})
+    >>> flatten_state({"lr": 0.1, "betas": (0.9, 0.99)})
+    ({'kind': 'dict', 'value': [['lr', 0.1], ['betas', {'kind': 'tuple', 'value': [0.9, 0.99]}]]}, {})
     """
     tensors: dict[str, Tensor] = {}
     return _flatten(tree, "", tensors), tensors
 
 
 def unflatten_state(tree: Json, tensors: "Mapping[str, Tensor]") -> Any:
-    """Return the tree that `flatten_state` was given.
+    """Return the state that `flatten_state` was given, with the tensors themselves.
 
-    Args:
-        tree: The first result of `flatten_state`.
-        tensors: The second.
-
-    Returns:
-        The tree, with the tensors themselves, not copies.
-
-    Example:
-        >>> unflatten_state(*flatten_state({0: (1, [None])}))
-        {0: (1, [None])}
+    >>> unflatten_state(*flatten_state({0: (1, [None])}))
+    {0: (1, [None])}
     """
     if isinstance(tree, list):
         return [unflatten_state(item, tensors) for item in tree]
@@ -62,14 +44,10 @@ def _flatten(tree: State, path: str, tensors: "dict[str, Tensor]") -> Json:
     if tree is None or isinstance(tree, bool | int | float | str):
         return tree
     if isinstance(tree, Mapping):
-        for key in tree:
-            if not isinstance(key, str | int | float):
-                raise InputError(
-                    f"{path or 'the state'} has the key {key!r}, which JSON cannot hold: use numbers or text",
-                    code="state-key",
-                    path=path,
-                    key=key,
-                )
+        if bad := [key for key in tree if not isinstance(key, str | int | float)]:
+            raise InputError(
+                f"{path or 'the state'} has the key {bad[0]!r}: use numbers or text", code="state-key", path=path
+            )
         pairs: list[Json] = [[key, _flatten(item, f"{path}/{key}", tensors)] for key, item in tree.items()]
         return {"kind": "dict", "value": pairs}
     if isinstance(tree, list | tuple):
@@ -79,10 +57,6 @@ def _flatten(tree: State, path: str, tensors: "dict[str, Tensor]") -> Json:
         name = path if path not in tensors else f"{path}#{len(tensors)}"  # as for {"a": {"b": t}, "a/b": t}
         tensors[name] = tree
         return {"kind": "tensor", "value": name}
-    kind = type(tree).__name__
     raise InputError(
-        f"{path or 'the state'} is a {kind}, which a checkpoint cannot keep: use numbers, text or tensors",
-        code="state-type",
-        path=path,
-        type=kind,
+        f"{path or 'the state'} is a {type(tree).__name__}: use numbers, text and tensors", code="state-type", path=path
     )

@@ -17,6 +17,7 @@ class _Lines:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self._least = 0  # bytes that `truncate` leaves
         self._cut_incomplete_line()
 
     def size(self) -> int:
@@ -31,11 +32,9 @@ class _Lines:
         found = self.size()
         if found < size:
             raise InputError(
-                f"{self.path} has {found} bytes, the checkpoint was made at {size}: restore the whole file, "
-                "or start a new run",
+                f"{self.path} has {found} bytes, the checkpoint was made at {size}: restore it, or start a new run",
                 code="table-too-short",
                 path=self.path,
-                size=size,
                 found=found,
             )
         if size == found:
@@ -43,7 +42,7 @@ class _Lines:
         try:
             with self.path.open("r+b") as file:
                 file.seek(max(size - 1, 0))
-                if size < 0 or (size > 0 and file.read(1) != b"\n"):
+                if size < self._least or (size > 0 and file.read(1) != b"\n"):
                     raise InputError(
                         f"{self.path} has no line that ends at byte {size}, so it is not the file of the checkpoint: "
                         "restore that file, or start a new run",
@@ -107,14 +106,11 @@ class _Lines:
 
 
 class Table(_Lines):
-    """A CSV file with fixed columns. Numbers are written exactly; a missing value or None is an empty cell.
+    """A CSV file with fixed columns, to which rows are appended. Numbers are written exactly; None is an empty cell.
 
     Args:
-        path: The file. If it exists, rows are appended.
+        path: The file, new or with the same columns.
         columns: The names of the columns.
-
-    Raises:
-        InputError: If the columns repeat, or are not those of the existing file.
 
     Example:
         >>> Table("metrics.csv", ["epoch", "loss"]).append({"epoch": 1, "loss": 0.25})
@@ -131,15 +127,16 @@ class Table(_Lines):
                 code="table-columns",
                 columns=self.columns,
             )
-        self._header = _csv_line(self.columns)
+        header = _csv_line(self.columns)
+        self._least = len(header.encode())
         if self.size() == 0:
-            self._append(self._header)
+            self._append(header)
         else:
             with self.path.open(encoding="utf-8", errors="replace", newline="") as file:
                 found = file.readline()
-            if found != self._header:
+            if found != header:
                 raise InputError(
-                    f"{self.path} has the columns {found.strip()}, this run writes {self._header.strip()}: "
+                    f"{self.path} has the columns {found.strip()}, this run writes {header.strip()}: "
                     "resume with the version that began the run, or start a new one",
                     code="table-columns-differ",
                     path=self.path,
@@ -152,17 +149,6 @@ class Table(_Lines):
             if name not in self.columns:
                 raise UnknownNameError("column", name, list(self.columns))
         self._append(_csv_line([_cell(row.get(name), name) for name in self.columns]))
-
-    def truncate(self, size: int) -> None:
-        """Cut off what was written after the file had `size` bytes; the header stays."""
-        if size < (header := len(self._header.encode())):
-            raise InputError(
-                f"{self.path} cannot be cut to {size} bytes, its header has {header}: give a size it had",
-                code="table-header",
-                path=self.path,
-                size=size,
-            )
-        super().truncate(size)
 
 
 class JsonLines(_Lines):
@@ -191,9 +177,6 @@ def read_table(path: str | Path) -> list[dict[str, str]]:
     Returns:
         One dict per row: text by column.
 
-    Raises:
-        InputError: If the file cannot be read or a row has too many or too few cells.
-
     Example:
         >>> _ = Path("t.csv").write_text("epoch,loss\\n1,0.5\\n2,")
         >>> read_table("t.csv")
@@ -219,9 +202,6 @@ def read_json_lines(path: str | Path) -> list[dict[str, Json]]:
 
     Returns:
         One dict per line.
-
-    Raises:
-        InputError: If the file cannot be read or a line is not a JSON object.
 
     Example:
         >>> _ = Path("l.jsonl").write_text('{"epoch": 1}\\n{"epo')
@@ -274,13 +254,9 @@ def _cell(value: object, name: str) -> str:
         return ""
     if isinstance(value, float):
         return float.__repr__(value)
-    if isinstance(value, str) and ("\n" in value or "\r" in value):
-        raise InputError(
-            f"column {name} got text of several lines, {value!r}: write it to the log", code="cell-lines", column=name
-        )
-    if isinstance(value, str | int):
+    if isinstance(value, int) or (isinstance(value, str) and not {"\n", "\r"} & set(value)):
         return str(value)
-    raise InputError(f"column {name} got {value!r}: give a number or text", code="cell-type", column=name)
+    raise InputError(f"column {name} got {value!r}: give a number or a line of text", code="table-cell", column=name)
 
 
 def _json(value: object, name: str) -> Json:

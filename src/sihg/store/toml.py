@@ -23,9 +23,6 @@ def to_toml(settings: Mapping[str, object], comments: Mapping[str, str] | None =
     Returns:
         The text.
 
-    Raises:
-        InputError: If TOML cannot hold a value; the message names it.
-
     Example:
         >>> print(to_toml({"epochs": 15, "attack": {"eps": 0.1}}, {"attack.eps": "radius"}), end="")
         epochs = 15
@@ -38,26 +35,20 @@ def to_toml(settings: Mapping[str, object], comments: Mapping[str, str] | None =
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        character = error.object[error.start]
         raise InputError(
-            f"a setting contains {character!r}, which UTF-8 cannot hold: rename what it names",
-            code="setting-not-utf8",
-            character=character,
+            f"a setting contains {error.object[error.start]!r}: use text that UTF-8 can hold", code="setting-not-utf8"
         ) from None
     return _add_comments(text, comments) if comments else text
 
 
 def from_toml(path: str | Path) -> dict[str, Any]:
-    """Read a TOML file.
+    """Read a TOML file; an error names the file and the line.
 
     Args:
         path: The file.
 
     Returns:
         Its tables as nested dicts.
-
-    Raises:
-        InputError: If the file cannot be read or is not TOML; the message names the file and the line.
 
     Example:
         >>> _ = Path("config.toml").write_text("epochs = 15")
@@ -68,11 +59,8 @@ def from_toml(path: str | Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_bytes().decode())
     except OSError as error:
-        raise InputError(
-            f"cannot read {path} ({error.strerror or error}): check the path and its permissions",
-            code="cannot-read-toml",
-            path=path,
-        ) from error
+        why = error.strerror or error
+        raise InputError(f"cannot read {path} ({why}): check the path", code="cannot-read-toml", path=path) from error
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise InputError(
@@ -83,15 +71,8 @@ def from_toml(path: str | Path) -> dict[str, Any]:
 
 
 def _table(settings: Mapping[Any, object], where: str) -> dict[str, object]:
-    for key in settings:
-        if not isinstance(key, str):
-            kind = type(key).__name__
-            raise InputError(
-                f"the name of setting {where}{key!r} must be text, got {kind}: use a string",
-                code="setting-name",
-                name=f"{where}{key!r}",
-                type=kind,
-            )
+    if bad := [f"{where}{key!r}" for key in settings if not isinstance(key, str)]:
+        raise InputError(f"the name of setting {bad[0]} must be text: use a string", code="setting-name", name=bad[0])
     return {key: _value(value, f"{where}{key}") for key, value in settings.items() if value is not None}
 
 

@@ -260,7 +260,7 @@ def test_without_a_whole_checkpoint_all_are_named(tmp_path: Path) -> None:
     trainer(chosen, tmp_path).run()
     for path in checkpoints(tmp_path):
         flip_a_bit(path / "weights.safetensors")
-    with pytest.raises(InputError, match=r"last-00000008 \(weights.*last-00000004 \(weights.*start the run anew"):
+    with pytest.raises(InputError, match=r"last-00000008 \(weights.*last-00000004 \(weights.*start the run again"):
         trainer(chosen, tmp_path, again=True).resume()
 
 
