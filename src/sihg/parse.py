@@ -2,7 +2,9 @@
 
 import tomllib
 from collections.abc import Iterable
+from contextlib import suppress
 from fractions import Fraction
+from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
@@ -19,13 +21,13 @@ def parse_number(value: object, name: str = "the value") -> float:
     >>> parse_number("8/255") == 8 / 255
     True
     """
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
     try:
+        if not isinstance(value, bool) and isinstance(value, Real):
+            return float(value)
         return float(Fraction(value)) if isinstance(value, str) and "/" in value else float(str(value))
-    except (ValueError, ZeroDivisionError):
+    except (ValueError, ZeroDivisionError, OverflowError):
         raise InputError(
-            f"{name} must be a number such as 5, 0.1 or 8/255, got {value!r}", code="not-a-number", value=value
+            f"{name} must be a number such as 5, 0.1 or 8/255, got {value!r:.60}", code="not-a-number", value=value
         ) from None
 
 
@@ -35,6 +37,9 @@ def parse_int(value: object, name: str = "the value") -> int:
     >>> parse_int("1e5")
     100000
     """
+    with suppress(ValueError):  # a float would round large integers
+        if not isinstance(value, bool) and isinstance(value, Integral | str):
+            return int(value)
     number = parse_number(value, name)
     if not number.is_integer():
         raise InputError(f"{name} must be an integer, got {value!r}", code="not-an-integer", value=value)
@@ -42,7 +47,11 @@ def parse_int(value: object, name: str = "the value") -> int:
 
 
 def parse_bool(value: object, name: str = "the value") -> bool:
-    """Convert a bool, or text such as "true" or "no", to a bool."""
+    """Convert a bool, or text such as "true" or "no", to a bool.
+
+    >>> parse_bool("No")
+    False
+    """
     if str(value).lower() not in TRUTHS:
         raise InputError(f"{name} must be true or false, got {value!r}", code="not-a-bool", value=value)
     return TRUTHS[str(value).lower()]
