@@ -14,8 +14,7 @@ from sihg.core.draw import generator
 from sihg.core.prox import LinfBall
 from sihg.minimax import Problem, solve
 from sihg.minimax.measure import estimate_curvature
-from sihg.report.figures.labels import number
-from sihg.report.figures.style import QUIET, save
+from sihg.report.figures.style import QUIET, figure_style, number_log_axis, save_figure
 from sihg.report.read.palette import look
 
 SEED = 0
@@ -37,7 +36,8 @@ def run(repetitions: int, out: Path | None) -> Report:
     bilinear = [measure(matrix(n), whole_matrix, 1 / (6 * n), repetitions) for n in BLOCKS]
     headline = nonlinear[BLOCKS.index(HEADLINE)]
     if out:
-        save(lambda: figure(nonlinear, bilinear), out, "iteration_cost")
+        with figure_style():
+            save_figure(figure(nonlinear, bilinear), out, "iteration_cost")
     return Report(
         f"one SSI-HG iteration with n = {HEADLINE} and a small network costs at most {MOST} full gradients",
         headline.ratio.median <= MOST and headline.gradient >= LEAST_MS,
@@ -152,7 +152,7 @@ def figure(nonlinear: Sequence[Cost], bilinear: Sequence[Cost]) -> Figure:
     axes.set_xticks(BLOCKS, [str(n) for n in BLOCKS])
     axes.minorticks_off()
     axes.grid(visible=True)
-    number(axes.yaxis, numbered=True)
+    number_log_axis(axes.yaxis, numbered=True)
     axes.set_xlabel("blocks n, at a fixed total size")
     axes.set_ylabel("one SSI-HG iteration, in full gradients")
     axes.legend(frameon=False)

@@ -43,7 +43,7 @@ ORDER: dict[str, list[set[str]]] = {
         {"read"},
         {"figures", "tables"},
         {"page"},
-        {"solve_report", "training_report", "tensorboard"},
+        {"solve_report", "training_report", "evaluation_report", "tensorboard"},
         {"watch"},
     ],
 }

@@ -3,14 +3,13 @@
 import csv
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from scipy.stats import ttest_ind
 
 from sihg.cli.main import main
 from sihg.report.training_report import report_training
-from tests.report.runs import rows, write_evaluation, write_run
+from tests.report.folders import attack_row, rows, write_evaluation, write_run
 
 
 def run(*words: object) -> int:
@@ -67,7 +66,7 @@ def test_a_page(runs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureF
     assert not (runs[0] / "index.html").exists()
     (tmp_path / "file").write_text("")
     assert run("compare", *runs, "--out", tmp_path / "file") == 2
-    assert f"--out {tmp_path / 'file'} is a file" in capsys.readouterr().err
+    assert f"{tmp_path / 'file'} is a file" in capsys.readouterr().err
 
 
 def test_runs_of_one_name_are_told_apart(
@@ -86,9 +85,8 @@ def test_runs_of_one_name_are_told_apart(
 def test_seeds_are_averaged_and_entries_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for method, value in (("msi-hg", 0.25), ("pgd", 0.5)):
         for seed in range(2):
-            attack: dict[str, Any] = {"attack": "pgd-20", "accuracy": value + 0.25 * seed, "low": 0.0, "high": 1.0}
-            attack |= {"samples": 9, "passes_per_sample": 1.0, "seconds": 1.0}
-            write_evaluation(write_run(tmp_path / f"{method}-s{seed}", method=method, seed=seed), attacks=[attack])
+            run_folder = write_run(tmp_path / f"{method}-s{seed}", method=method, seed=seed)
+            write_evaluation(run_folder, attacks=[attack_row("pgd-20", value + 0.25 * seed, 9)])
     assert run("compare", tmp_path) == 0
     out = capsys.readouterr().out.replace("\N{NO-BREAK SPACE}", " ")
     assert line(out, "msi-hg") == ["msi-hg", "2", "37.50 ± 17.68", "18", "3.75"]
@@ -149,10 +147,10 @@ def test_seeds_of_one_setting_stand_together(runs: tuple[Path, Path], capsys: py
 
 
 def test_figures_are_those_of_the_report(runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    certified = {"attack": "certified", "accuracy": 0.25, "samples": 397, "proof": True}
+    certified = attack_row("certified", 0.25, proof=True)
     write_evaluation(runs[0], "weaker", rule="last iterate")
     write_evaluation(runs[0], "proof", attacks=[certified])
-    write_evaluation(runs[0], "harder", attacks=[{"attack": "pgd-20", "accuracy": 0.375, "samples": 397}])
+    write_evaluation(runs[0], "harder", attacks=[attack_row("pgd-20", 0.375, 397)])
     assert run("compare", *runs, "--json") == 0
     found = json.loads(capsys.readouterr().out)["runs"][0]["evaluations"]
     report_training(runs[0].parent)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sihg.cli.main import main
-from tests.report.runs import write_run
+from tests.report.folders import write_run
 
 
 def test_a_run_and_a_folder_of_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -34,7 +34,7 @@ def test_what_is_no_such_folder_is_refused_before_anything_is_written(
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
     wrong = {
-        "empty": "has no summary.json (of `sihg solve --out`), no config.toml (of `sihg train --out`)",
+        "empty": "has no results (summary.json of a solve, config.toml of a run, or evaluation/*.json)",
         "file": "is a file, not a folder",
         "nowhere": "does not exist",
     }

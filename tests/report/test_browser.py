@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sihg.report.training_report import report_training
-from tests.report.runs import (
+from tests.report.folders import (
     rows,
     write_curve,
     write_evaluation,

@@ -10,7 +10,7 @@ import pytest
 
 from sihg.cli.main import main
 from sihg.report.tensorboard import write_events
-from tests.report.runs import rows, write_run
+from tests.report.folders import rows, write_run
 
 pytest.importorskip("tensorboardX", reason="the extra sihg[tensorboard] is not installed")
 

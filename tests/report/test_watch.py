@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sihg.cli.main import main
-from sihg.report.watch import follow, state
-from tests.report.runs import rows, write_run
+from sihg.report.watch import file_states, follow
+from tests.report.folders import rows, write_run
 
 REFRESH = '<meta http-equiv="refresh" content="2">'
 
@@ -59,11 +59,11 @@ def test_only_changes_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     follow([run], 2, lambda _: None, wait)
     assert drawn == [2, None]
-    before = state(run)
+    before = file_states(run)
     (run / "index.html").write_text("")
-    assert state(run) == before
+    assert file_states(run) == before
     (run / "memory.csv").write_text("epoch\n")
-    assert state(run) != before
+    assert file_states(run) != before
 
 
 def test_runs_that_have_not_begun_are_waited_for(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_ctrl_c_ends_the_watch_well(tmp_path: Path) -> None:
 def test_what_cannot_be_watched_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = write_run(tmp_path / "m")
     assert main(["report", str(run), "--watch", "0"]) == 2
-    assert "--watch 0" in capsys.readouterr().err
+    assert "--watch must be finite and >= 1, got 0" in capsys.readouterr().err
     assert main(["report", str(tmp_path / "gone"), "--watch"]) == 2
     assert "gone does not exist" in capsys.readouterr().err
     (tmp_path / "summary.json").write_text("{}")

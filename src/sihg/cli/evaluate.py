@@ -142,15 +142,13 @@ def _run(prepared: "PreparedEvaluation", bars: "Bars") -> "Evaluation | RadiusCu
 
 
 def _save(prepared: "PreparedEvaluation", result: "Evaluation | RadiusCurve") -> list[Path]:
-    import msgspec
-
     from sihg.store.schema import CurveRecord
 
     files, home, record = prepared.save(result), prepared.target.home, result.record
     if home is not None and isinstance(record, CurveRecord):
-        from sihg.report.figures.radius import draw
+        from sihg.report.figures.radius import save_record_curves
 
-        files[1:1] = draw(msgspec.to_builtins(record), home, prepared.target.name)
+        files[1:1] = save_record_curves(record, home, prepared.target.name)
     return files
 
 

@@ -9,7 +9,7 @@ from sihg.experiments.grid import Grid
 from sihg.experiments.grid_summary import MethodSummary
 from sihg.experiments.time_left import schedule_length
 from sihg.parse import Value
-from sihg.report.read.published import Reported, departures, reported, unlike
+from sihg.report.read.published import Published, departures, describe_departures, find_published
 from sihg.store.schema import Json, flatten_settings
 from sihg.store.statistics import Spread, spread
 
@@ -42,18 +42,18 @@ def results_table(grid: Grid, methods: Sequence[MethodSummary]) -> str:
     first = next(iter(grid.settings.values()))
     tested = "all test samples" if grid.samples is None else f"{grid.samples} test samples"
     title = f"{first.data}, {first.norm} eps {first.eps:g}, {tested}, last weights: mean ± deviation over n seeds"
-    lines, compared = [], list[tuple[Mapping[str, Value], Reported]]()
+    lines, compared = [], list[tuple[Mapping[str, Value], Published]]()
     for summary in methods:
         lines.append(_our_cells(summary, grid))
         settings = _settings(grid, summary.method)
-        if paper := reported(settings):
+        if paper := find_published(settings):
             lines.append(_paper_cells(paper, grid.attacks))
             compared.append((settings, paper))
     headings = ["method", "n", *(f"{attack} %" for attack in grid.attacks), "passes", "seconds"]
     drawing = drawn(f"{title}; passes per sample and seconds are of training", headings, lines)
-    sources = dict.fromkeys(paper.cited(best=False) for _, paper in compared)
+    sources = dict.fromkeys(paper.citation(best=False) for _, paper in compared)
     notes = [f"the paper: {source}; all test samples there, {tested} here" for source in sources]
-    return "\n".join([drawing, *notes, *unlike(compared)])
+    return "\n".join([drawing, *notes, *describe_departures(compared)])
 
 
 def results_json(grid: Grid, methods: Sequence[MethodSummary]) -> list[Json]:
@@ -72,13 +72,13 @@ def results_json(grid: Grid, methods: Sequence[MethodSummary]) -> list[Json]:
 
 
 def _paper_json(settings: Mapping[str, Value]) -> Json:
-    paper = reported(settings)
+    paper = find_published(settings)
     if paper is None:
         return None
     return {
         "accuracy": {a: {"mean": s.mean, "deviation": s.deviation} for a, s in paper.final.items()},
         "trials": paper.trials,
-        "source": paper.cited(best=False),
+        "source": paper.citation(best=False),
         "departures": departures(settings, paper.recipe),  # ours and theirs
         "remark": paper.remark,
     }
@@ -107,7 +107,7 @@ def _our_cells(summary: MethodSummary, grid: Grid) -> list[str]:
     ]
 
 
-def _paper_cells(paper: Reported, attacks: tuple[str, ...]) -> list[str]:
+def _paper_cells(paper: Published, attacks: tuple[str, ...]) -> list[str]:
     trials = "-" if paper.trials is None else str(paper.trials)
     return ["  the paper", trials, *(_percent(paper.final.get(attack)) for attack in attacks), "-", "-"]
 

@@ -1,1 +1,79 @@
-"""Folders of results turned into figures, tables and one HTML page; nothing here needs torch."""
+"""Turn folders of results into figures, tables and one HTML page. Nothing here needs torch."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sihg.errors import InputError
+
+if TYPE_CHECKING:
+    from sihg.report.tables.run_comparison import Comparison
+
+__all__ = ["compare", "report"]
+
+
+def report(folder: str | Path, *, refresh: float | None = None) -> list[Path]:
+    """Write figures, tables and index.html into a folder of results.
+
+    Args:
+        folder: The folder of a training run, of several runs, of a solve, or of evaluations (`Evaluation.save`).
+        refresh: Seconds after which a browser loads the page of training runs again; None for never.
+
+    Returns:
+        The files written.
+
+    Raises:
+        InputError: The folder has no results, or a file in it is damaged.
+
+    Example:
+        >>> report("nowhere")
+        Traceback (most recent call last):
+        sihg.errors.InputError: nowhere does not exist: give the folder of a training run, a solve or evaluations
+    """
+    from sihg.report.read.runs import result_kind
+
+    folder = Path(folder)
+    kind = result_kind(folder)
+    if kind == "solve":
+        from sihg.report.solve_report import report_solve
+
+        return report_solve(folder)
+    if kind == "evaluations":
+        from sihg.report.evaluation_report import report_evaluations
+
+        return report_evaluations(folder)
+    from sihg.report.training_report import report_training
+
+    return report_training(folder, refresh=refresh)
+
+
+def compare(runs: str | Path | Sequence[str | Path], out: str | Path | None = None) -> "Comparison":
+    """Put training runs side by side.
+
+    Args:
+        runs: Run folders, or folders of run folders.
+        out: A folder for a page with figures and tables; None for no page.
+
+    Returns:
+        The comparison: its tables, numbers and notes.
+
+    Raises:
+        InputError: A folder has no runs, a file in it is damaged, or `out` is a file.
+
+    Example:
+        >>> compare("nowhere")
+        Traceback (most recent call last):
+        sihg.errors.InputError: nowhere does not exist: ...
+    """
+    from sihg.report.read.runs import read_runs
+    from sihg.report.tables.run_comparison import compare_runs
+
+    folders = [Path(path) for path in ([runs] if isinstance(runs, str | Path) else runs)]
+    if out is not None and Path(out).is_file():
+        raise InputError(f"{out} is a file: give a folder to write to", code="out-is-a-file", out=out)
+    comparison = compare_runs(read_runs(folders))
+    if out is not None:
+        from sihg.report.training_report import report_training
+
+        report_training(folders, Path(out))
+    return comparison

@@ -1,57 +1,134 @@
-"""`sihg report` on runs of `sihg train`: figures, tables and one HTML page."""
+"""Report on runs of `sihg train`: figures, tables and one HTML page."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
 
 from sihg.errors import InputError
-from sihg.report.figures.catalogue import drawings
-from sihg.report.figures.style import save
-from sihg.report.page.html import Drawn
-from sihg.report.page.training_page import page
-from sihg.report.read.entries import entries
-from sihg.report.read.runs import called, read_runs
-from sihg.report.tables.differences import contrast_table
-from sihg.report.tables.table import Table, as_csv, as_latex, as_markdown
-from sihg.report.tables.training_tables import entry_table, evaluation_table, for_reading, training_table
+from sihg.report.figures.confusion import confusion_figure, confusions, strongest_attack
+from sihg.report.figures.examples import galleries, gallery_figure
+from sihg.report.figures.learning_curves import learning_curves
+from sihg.report.figures.memory_histogram import memories, memory_figure
+from sihg.report.figures.radius import entry_curves, radius_figure
+from sihg.report.figures.style import figure_style, save_figure
+from sihg.report.page.html import DrawnFigure
+from sihg.report.page.training_page import training_page
+from sihg.report.read.runs import Entry, folder_name, group_trials, read_runs
+from sihg.report.tables.table import Table, as_csv, as_latex, as_markdown, for_reading
+from sihg.report.tables.training_tables import difference_table, entry_table, evaluation_table, training_table
 from sihg.store.files import write_text
 
-FORMATS: dict[str, Callable[[Table], str]] = {
-    "csv": as_csv,
-    "md": lambda made: as_markdown(for_reading(made)),
-    "tex": lambda made: as_latex(for_reading(made)),
-}
+CURVES = (
+    "Accuracy on held-out samples, unchanged (solid) and under the attack of the run's evaluations (dotted). The "
+    "panels show it over iterations, over the cost (forward-backward passes per training sample) and over seconds. "
+    "Entries without held-out samples show the accuracy on the samples they train on (dashed)."
+)
+BEST = (
+    "The same, processed as in the paper's second figure: at each evaluation, the accuracies of the best robust one so "
+    "far. It is chosen on the samples on which it is measured, so it is slightly optimistic."
+)
+BAND = " Bands: the mean over the trials, plus and minus their standard deviation."
+RADIUS = (
+    "Accuracy on the test samples as the ball grows, with its 95 % interval; over several trials, the mean plus and "
+    "minus their standard deviation. A proof gives a lower bound."
+)
+CONFUSION = (
+    "Predictions for the test samples of each label at the points that {} found, in percent of the label ({} in all "
+    "trials together). The diagonal is robust accuracy."
+)
+MEMORY = (
+    "Above: how far the stored perturbations moved in each epoch, the mean of |new \N{MINUS SIGN} old| / ε over all "
+    "values. Below: a column per epoch, the share of stored values of each size."
+)
+
+
+class Drawing(NamedTuple):
+    """A figure, the name of its file, what is said about it, and the part of the page it belongs to."""
+
+    name: str
+    figure: Figure
+    heading: str
+    caption: str
+    part: str
 
 
 def report_training(
     paths: Path | Sequence[Path], out: Path | None = None, *, refresh: float | None = None
 ) -> list[Path]:
-    """Write index.html and, in report/, its figures and tables; give their paths.
+    """Write index.html and, in report/, its figures and tables; return their paths.
 
-    `paths` is a run folder or one that holds run folders, which is then where the files go; or several run folders,
-    with `out` for the files. With `refresh`, the page loads itself again after so many seconds.
+    Args:
+        paths: A run folder, or a folder of run folders; the files go there. Or several of them.
+        out: The folder for the files; needed for several paths.
+        refresh: Seconds after which a browser loads the page again; None for never.
     """
     folders = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
     if out is None and len(folders) != 1:
-        raise InputError(f"a report on {len(folders)} folders has no place: give `out`, a folder to write to")
+        raise InputError(
+            f"a report on {len(folders)} folders needs a place: give `out`, a folder to write to",
+            code="report-without-out",
+            folders=len(folders),
+        )
     out = folders[0] if out is None else Path(out)
     runs = read_runs(folders)
-    compared = entries(runs)
-    figures = [
-        Drawn(svg, pdf, one.heading, one.caption, one.part)
-        for one in drawings(compared)
-        for svg, pdf in [save(one.draw, out / "report", one.name, ("svg", "pdf"))]
-    ]
-    headline, owners = entry_table(compared)
-    differences = contrast_table(headline, owners)
+    entries = group_trials(runs)
+    figures = write_figures(drawings(entries), out / "report")
+    headline, owners = entry_table(entries)
+    differences = difference_table(headline, owners)
+    evaluations = evaluation_table([(run.name, run.evaluations) for run in runs])
     tables = {"table": headline, "differences": differences}
-    tables |= {"runs": training_table(runs), "evaluations": evaluation_table(runs)}
-    text = page(called(out), compared, (headline, owners), differences, figures, refresh)
+    tables |= {"runs": training_table(runs), "evaluations": evaluations}
+    page = training_page(folder_name(out), entries, (headline, owners), differences, evaluations, figures, refresh)
     return [
         *(path for figure in figures for path in (figure.svg, figure.other)),
-        *(path for name, made in tables.items() if made.rows for path in _write(out / "report", name, made)),
-        write_text(out / "index.html", text),
+        *write_tables(tables, out / "report"),
+        write_text(out / "index.html", page),
     ]
 
 
-def _write(folder: Path, name: str, made: Table) -> list[Path]:
-    return [write_text(folder / f"{name}.{kind}", form(made)) for kind, form in FORMATS.items()]
+def write_figures(found: Iterator[Drawing], folder: Path) -> list[DrawnFigure]:
+    """Make figures and save them as SVG and PDF."""
+    with figure_style():
+        return [
+            DrawnFigure(svg, pdf, heading, caption, part)
+            for name, figure, heading, caption, part in found
+            for svg, pdf in [save_figure(figure, folder, name, ("svg", "pdf"))]
+        ]
+
+
+def write_tables(tables: dict[str, Table], folder: Path) -> list[Path]:
+    """Write tables that have rows as CSV, Markdown and LaTeX; return their paths."""
+    written = []
+    for name, table in tables.items():
+        if table.rows:
+            shown = for_reading(table)
+            texts = {"csv": as_csv(table), "md": as_markdown(shown), "tex": as_latex(shown)}
+            written += [write_text(folder / f"{name}.{kind}", text) for kind, text in texts.items()]
+    return written
+
+
+def drawings(entries: Sequence[Entry]) -> Iterator[Drawing]:
+    """Draw all figures that the runs have records for; iterate inside `figure_style()`."""
+    band = BAND if any(len(entry.counted) > 1 for entry in entries) else ""
+    yield Drawing("curves", learning_curves(entries), "Learning curves", CURVES + band, "learning")
+    if any(run.best for entry in entries for run in entry.counted):
+        yield Drawing("curves-best", learning_curves(entries, best=True), "Best so far", BEST + band, "learning")
+    curves = entry_curves(entries)
+    for i, norm in enumerate(dict.fromkeys(curve.norm for curve in curves), 1):
+        figure = radius_figure([curve for curve in curves if curve.norm == norm])
+        yield Drawing(f"radius-{i}", figure, "Accuracy against ε", RADIUS, "attacks")
+    found = [(entry, gallery) for entry in entries for gallery in galleries(entry)]
+    for i, (entry, gallery) in enumerate(found, 1):
+        samples, classes = len(gallery.label), len(gallery.classes)
+        shown = f"; {samples} of {classes} classes" if samples < classes else ""
+        caption = f"Under {gallery.attack} ({gallery.ball}); run {gallery.run}, checkpoint {gallery.checkpoint}{shown}."
+        yield Drawing(f"gallery-{i}", gallery_figure(gallery), f"What breaks {entry.name}", caption, "gallery")
+    attack = strongest_attack(entries)
+    if attack is not None and (matrices := confusions(entries, attack)):
+        samples = sum(int(matrix.counts.sum()) for matrix in matrices)
+        caption = CONFUSION.format(attack, f"{samples:,} samples")
+        yield Drawing("confusion", confusion_figure(matrices), "Confusion under attack", caption, "attacks")
+    if tables := memories(entries):
+        yield Drawing("memory", memory_figure(tables), "The perturbation memory", MEMORY, "memory")

@@ -1,45 +1,62 @@
-"""A report that follows runs while they train."""
+"""Draw a report again while its runs train."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from math import inf
 from pathlib import Path
 
 from sihg.errors import InputError
-from sihg.report.read.runs import run_folders
+from sihg.report.read.runs import result_kind, run_folders
 from sihg.report.training_report import report_training
 from sihg.store.run_folder import GRID, RunFolder
 
-State = dict[Path, tuple[int, int]]
+FileStates = dict[Path, tuple[int, int]]  # when a file was last written, and its size
+
+
+def check_watch(folders: Sequence[Path], seconds: float) -> None:
+    """Raise InputError unless the folders can be watched every so many seconds; runs may begin later."""
+    if not 1 <= seconds < inf:
+        raise InputError(
+            f"--watch must be finite and >= 1, got {seconds:g}: give seconds", code="watch-seconds", seconds=seconds
+        )
+    for folder in folders:
+        if not folder.is_dir() or (folder / "summary.json").is_file():
+            kind = result_kind(folder)
+            raise InputError(f"{folder} is of a {kind}, which is finished: leave out --watch", code="watch-solve")
 
 
 def follow(
     folders: Sequence[Path],
     seconds: float,
-    tell: Callable[[str], object],
+    on_message: Callable[[str], object],
     wait: Callable[[float], object] = time.sleep,
 ) -> None:
-    """Report on each folder again whenever its runs have changed, until interrupted; then once more, for good.
+    """Report on each folder whenever its runs have changed, until Ctrl-C; then once more.
 
-    While it goes on, the pages load themselves again. What cannot be read is told, and tried when it has changed.
+    Args:
+        folders: Folders of runs. A folder without runs is watched until one begins.
+        seconds: The time between two looks. Until the end, pages also load themselves again after it.
+        on_message: Receives why a page could not be drawn. It is tried again when a file has changed.
+        wait: Waits for so many seconds.
     """
-    seen: dict[Path, State] = {}
+    seen: dict[Path, FileStates] = {}
     try:
         while True:
             for folder in folders:
-                now = state(folder)
-                if now != seen.get(folder, {}):  # as long as no run has begun, there is nothing to draw
+                now = file_states(folder)
+                if now != seen.get(folder, {}):
                     seen[folder] = now
-                    _report(folder, seconds, tell)
+                    _report(folder, seconds, on_message)
             wait(seconds)
     except KeyboardInterrupt:
         for folder in seen:
-            _report(folder, None, tell)
+            _report(folder, None, on_message)
 
 
-def state(folder: Path) -> State:
-    """When the files that a report reads were last written, and their sizes."""
-    found: State = {}
-    for path in _read(folder):
+def file_states(folder: Path) -> FileStates:
+    """Return the states of the files that a report reads."""
+    found: FileStates = {}
+    for path in _report_files(folder):
         try:
             about = path.stat()
         except FileNotFoundError:
@@ -48,7 +65,7 @@ def state(folder: Path) -> State:
     return found
 
 
-def _read(folder: Path) -> Iterator[Path]:
+def _report_files(folder: Path) -> Iterator[Path]:
     try:
         runs = run_folders(folder)
     except InputError:
@@ -59,8 +76,8 @@ def _read(folder: Path) -> Iterator[Path]:
         yield from run.evaluation.glob("*.json")
 
 
-def _report(folder: Path, refresh: float | None, tell: Callable[[str], object]) -> None:
+def _report(folder: Path, refresh: float | None, on_message: Callable[[str], object]) -> None:
     try:
         report_training(folder, refresh=refresh)
     except (InputError, OSError) as error:
-        tell(f"not drawn now: {error}")
+        on_message(f"not drawn now: {error}")

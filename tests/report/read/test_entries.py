@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 
 from sihg.report.figures.learning_curves import best_so_far, tracks
-from sihg.report.read.entries import Entry, entries
-from sihg.report.read.runs import read_run
-from sihg.report.tables.table import Column
-from sihg.report.tables.training_tables import entry_table, for_reading, reading
+from sihg.report.read.runs import Entry, group_trials, read_run
+from sihg.report.tables.table import Column, Table, for_reading
+from sihg.report.tables.training_tables import entry_table
 from sihg.store.statistics import Spread, spread
-from tests.report.runs import rows, write_evaluation, write_run
+from tests.report.folders import attack_row, rows, write_evaluation, write_run
 
 
 def made(folder: Path, runs: dict[str, dict[str, Any]]) -> list[Entry]:
-    return entries([read_run(write_run(folder / name, **settings)) for name, settings in runs.items()])
+    return group_trials([read_run(write_run(folder / name, **settings)) for name, settings in runs.items()])
 
 
 def cells(of: list[Entry]) -> list[dict[str, Any]]:
@@ -70,14 +69,14 @@ def test_the_headline_is_over_the_trials(tmp_path: Path) -> None:
     values = [0.25, 0.5, 0.375]
     for seed, value in enumerate(values):
         run = write_run(tmp_path / f"m-s{seed}", rows([0.9, 0.8], [value, value / 2]), seed=seed)
-        write_evaluation(run, attacks=[{"attack": "pgd-20", "accuracy": value, "samples": 397}])
-    (row,) = cells(entries([read_run(tmp_path / f"m-s{seed}") for seed in range(3)]))
+        write_evaluation(run, attacks=[attack_row("pgd-20", value, 397)])
+    (row,) = cells(group_trials([read_run(tmp_path / f"m-s{seed}") for seed in range(3)]))
     assert row["test pgd-20"] == Spread(fmean(values), stdev(values), 3)
     assert row["best_robust"] == Spread(fmean(values), stdev(values), 3)
     assert row["held_out_robust"] == Spread(fmean(values) / 2, stdev([value / 2 for value in values]), 3)
     assert row["passes"] == Spread(12, 0, 3)
     assert (row["entry"], row["trials"], row["epochs"], row["samples"]) == ("m", 3, 2, 397)
-    table, _ = entry_table(entries([read_run(tmp_path / f"m-s{seed}") for seed in range(3)]))
+    table, _ = entry_table(group_trials([read_run(tmp_path / f"m-s{seed}") for seed in range(3)]))
     shown = for_reading(table.part("test pgd-20", "passes")).rows
     assert shown == [["37.50\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}12.50", "12"]]
 
@@ -88,7 +87,8 @@ def test_the_headline_is_over_the_trials(tmp_path: Path) -> None:
 )
 def test_a_mean_and_its_deviation_have_the_same_places(mean: float, deviation: float, shown: str) -> None:
     cell = Spread(mean, deviation, 3)
-    assert reading(cell, Column("seconds", "training seconds")).replace("\N{NO-BREAK SPACE}", " ") == shown
+    table = for_reading(Table([Column("seconds", "training seconds")], [[cell]]))
+    assert str(table.rows[0][0]).replace("\N{NO-BREAK SPACE}", " ") == shown
 
 
 def test_unfinished_trials_wait_for_the_others(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_unfinished_trials_wait_for_the_others(tmp_path: Path) -> None:
 def test_what_some_trials_lack_is_told(tmp_path: Path) -> None:
     (found,) = made(tmp_path, {"m-s0": {"seed": 0}, "m-s1": {"seed": 1}})
     write_evaluation(tmp_path / "m-s1")
-    found = entries([read_run(tmp_path / f"m-s{seed}") for seed in range(2)])[0]
+    found = group_trials([read_run(tmp_path / f"m-s{seed}") for seed in range(2)])[0]
     assert cells([found])[0]["test pgd-20"] == Spread(0.4375, None, 1, 2)
 
 
@@ -122,7 +122,7 @@ def test_curves_have_the_mean_and_the_deviation(tmp_path: Path) -> None:
 def test_the_processed_curve_is_the_best_so_far(tmp_path: Path) -> None:
     done = rows([0.5, None, 0.6, 0.7, 0.8], [0.2, None, 0.1, 0.4, 0.4])
     run = read_run(write_run(tmp_path / "m", done))
-    assert [(row["epoch"], row["natural"], row["robust"]) for row in best_so_far(run)] == [
+    assert [(row.epoch, row.natural, row.robust) for row in best_so_far(run)] == [
         (1, 0.5, 0.2),
         (3, 0.5, 0.2),
         (4, 0.7, 0.4),

@@ -7,36 +7,44 @@ from typing import Any
 
 import pytest
 
-from sihg.report.read.entries import entries
-from sihg.report.read.published import departures, reported, unlike
-from sihg.report.read.runs import read_run
+from sihg.report.read.published import departures, describe_departures, find_published
+from sihg.report.read.runs import group_trials, read_run
 from sihg.report.tables.training_tables import entry_table
 from sihg.report.training_report import report_training
 from sihg.robust.training.config import read_preset
-from sihg.store.schema import flatten_settings
+from sihg.store.schema import Settings, flatten_settings
 from sihg.store.statistics import Spread
-from tests.report.runs import write_evaluation, write_run
+from tests.report.folders import write_evaluation, write_run
 
-MNIST = {"data": "mnist", "model": "small-cnn", "width": 1.0, "eps": 0.4, "norm": "linf", "method.name": "msi-hg"}
+MNIST: Settings = {
+    "data": "mnist",
+    "model": "small-cnn",
+    "width": 1.0,
+    "eps": 0.4,
+    "norm": "linf",
+    "method.name": "msi-hg",
+}
 SETTINGS: dict[str, Any] = {"data": "mnist", "width": 1.0, "eps": 0.4}
 
 
 def test_numbers_of_the_paper() -> None:
-    paper = reported(MNIST)
+    paper = find_published(MNIST)
     assert paper is not None
     assert paper.final["pgd-50-10"] == Spread(0.4451, 0.0204, 5)
     assert paper.best["pgd-20"] == Spread(0.6631, 0.0341, 5)
-    assert paper.cited(best=False).endswith(", Table 3 (section 5)")
-    assert paper.cited(best=True).endswith(", Table 3 (section 5) and Table 4 (section 5)")
-    svhn = reported({**MNIST, "data": "svhn", "model": "preact-resnet8", "eps": 4 / 255, "method.name": "pgd"})
+    assert paper.citation(best=False).endswith(", Table 3 (section 5)")
+    assert paper.citation(best=True).endswith(", Table 3 (section 5) and Table 4 (section 5)")
+    svhn = find_published({**MNIST, "data": "svhn", "model": "preact-resnet8", "eps": 4 / 255, "method.name": "pgd"})
     assert svhn is not None
     assert svhn.final["natural"] == Spread(0.9131, 0.0055, 5)
-    quoted = reported({**MNIST, "data": "cifar10", "model": "preact-resnet18", "eps": 8 / 255, "method.name": "yopo"})
+    quoted = find_published(
+        {**MNIST, "data": "cifar10", "model": "preact-resnet18", "eps": 8 / 255, "method.name": "yopo"}
+    )
     assert quoted is not None
     assert quoted.final["natural"] == Spread(0.8399, None, None)
     assert quoted.best == {}
     assert quoted.trials is None
-    assert quoted.cited(best=True).endswith(", Table 3 (section 5)")
+    assert quoted.citation(best=True).endswith(", Table 3 (section 5)")
     assert quoted.recipe == {}
 
 
@@ -45,7 +53,7 @@ def test_numbers_of_the_paper() -> None:
     [{"data": "digits"}, {"width": 0.5}, {"eps": 0.3}, {"method.name": "trades"}, {"norm": "l2"}, {"model": "mine"}],
 )
 def test_other_settings_have_none(change: dict[str, Any]) -> None:
-    assert reported({**MNIST, **change}) is None
+    assert find_published({**MNIST, **change}) is None
 
 
 @pytest.mark.parametrize("name", ["mnist", "svhn", "cifar10"])
@@ -62,7 +70,7 @@ def test_files_are_whole(name: str) -> None:
 def test_a_row_of_the_paper_stands_below_ours(tmp_path: Path) -> None:
     for seed in range(2):
         write_evaluation(write_run(tmp_path / f"m-s{seed}", seed=seed, **SETTINGS), data="mnist", eps=0.4)
-    found = entries([read_run(tmp_path / f"m-s{seed}") for seed in range(2)])
+    found = group_trials([read_run(tmp_path / f"m-s{seed}") for seed in range(2)])
     table, owners = entry_table(found)
     keys = [column.key for column in table.columns]
     assert owners == [found[0], None]
@@ -83,7 +91,7 @@ def test_each_data_set_has_its_row_of_the_paper(tmp_path: Path) -> None:
     other: dict[str, Any] = {"data": "svhn", "model": "preact-resnet8", "width": 1.0, "eps": 4 / 255}
     runs = [write_run(tmp_path / "m", **SETTINGS), write_run(tmp_path / "n", **SETTINGS, batch_size=1)]
     runs += [write_run(tmp_path / "s", **other)]
-    table, _ = entry_table(entries([read_run(run) for run in runs]))
+    table, _ = entry_table(group_trials([read_run(run) for run in runs]))
     assert [row[0] for row in table.rows] == ["m", "paper: MSI-HG", "n", "s", "paper: MSI-HG"]
     column = [column.key for column in table.columns].index("best_robust")
     assert [table.rows[i][column] for i in (1, 4)] == [Spread(0.6631, 0.0341, 5), Spread(0.6844, 0.0015, 5)]
@@ -105,17 +113,17 @@ def test_departures_are_what_differs() -> None:
 
 
 def test_where_some_differ_the_others_are_listed_too() -> None:
-    paper = reported(MNIST)
+    paper = find_published(MNIST)
     assert paper is not None
     one, other = {**MNIST, "ema": 0.998, "clip": "none"}, {**MNIST, "ema": 0.0, "clip": "none"}
-    (said,) = unlike([(one, paper), (other, paper)])
+    (said,) = describe_departures([(one, paper), (other, paper)])
     assert said.endswith(": ema (0): 0.998 / 0.0.")
-    assert list(unlike([(other, paper)])) == []
+    assert list(describe_departures([(other, paper)])) == []
 
 
 def test_a_method_may_have_a_recipe_of_its_own() -> None:
     def recipe(method: str, **change: Any) -> dict[str, Any]:
-        paper = reported({**MNIST, **change, "method.name": method})
+        paper = find_published({**MNIST, **change, "method.name": method})
         assert paper is not None
         return dict(paper.recipe)
 
@@ -130,6 +138,6 @@ def test_a_method_may_have_a_recipe_of_its_own() -> None:
 @pytest.mark.parametrize("method", ["pgd", "dat", "yopo", "msi-hg"])
 def test_recipes_are_of_settings_that_there_are(name: str, method: str) -> None:
     settings = flatten_settings(read_preset(name, method).complete().as_dict())
-    paper = reported(settings)
+    paper = find_published(settings)
     assert paper is not None
     assert {key for key in paper.recipe if key not in settings} == set()

@@ -2,31 +2,27 @@
 
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from sihg.report.read.entries import entries
-from sihg.report.read.runs import read_runs
-from sihg.report.tables.differences import FEW, contrast_table
+from sihg.report.read.runs import group_trials, read_runs
 from sihg.report.tables.table import Table
-from sihg.report.tables.training_tables import entry_table
+from sihg.report.tables.training_tables import MAX_ALL_PAIRS, difference_table, entry_table
 from sihg.store.statistics import Spread, spread, welch
-from tests.report.runs import write_evaluation, write_run
+from tests.report.folders import attack_row, write_evaluation, write_run
 
 
 def found(folder: Path) -> Table:
-    return contrast_table(*entry_table(entries(read_runs([folder]))))
+    return difference_table(*entry_table(group_trials(read_runs([folder]))))
 
 
 def write(folder: Path, accuracies: dict[str, list[float]]) -> None:
     for method, values in accuracies.items():
         for seed, value in enumerate(values):
             run = write_run(folder / f"{method}-s{seed}", method=method, seed=seed)
-            attack: dict[str, Any] = {"attack": "pgd-20", "accuracy": value, "low": 0.0, "high": 1.0, "samples": 9}
-            write_evaluation(run, attacks=[attack | {"passes_per_sample": 1.0, "seconds": 1.0}])
+            write_evaluation(run, attacks=[attack_row("pgd-20", value, 9)])
 
 
 @pytest.mark.parametrize("sizes", [(2, 2), (3, 5), (7, 2)])
@@ -58,11 +54,11 @@ def test_entries_of_another_ball_are_not_compared(tmp_path: Path) -> None:
     for i, eps in enumerate((0.25, 0.1)):
         for seed in range(2):
             write_evaluation(write_run(tmp_path / f"m{i}-s{seed}", eps=eps, seed=seed), eps=eps)
-    assert len(entries(read_runs([tmp_path]))) == 2
+    assert len(group_trials(read_runs([tmp_path]))) == 2
     assert found(tmp_path).rows == []
 
 
 def test_many_entries_are_compared_with_the_first_alone(tmp_path: Path) -> None:
     single = {"a": [0.5]}  # not the first of those that have deviations
-    write(tmp_path, single | {f"m{i}": [0.1 * i, 0.1 * i + 0.05] for i in range(FEW + 1)})
-    assert [row[:2] for row in found(tmp_path).rows] == [[f"m{i}", "m0"] for i in range(1, FEW + 1)]
+    write(tmp_path, single | {f"m{i}": [0.1 * i, 0.1 * i + 0.05] for i in range(MAX_ALL_PAIRS + 1)})
+    assert [row[:2] for row in found(tmp_path).rows] == [[f"m{i}", "m0"] for i in range(1, MAX_ALL_PAIRS + 1)]

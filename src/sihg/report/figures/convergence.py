@@ -1,4 +1,4 @@
-"""The convergence figure: the running average of ||F||^2 and ||F||^2 itself, log-log, over iterations or gradients."""
+"""Draw the running average of ||F||^2 and ||F||^2 itself, log-log, over iterations or gradients."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,16 +9,16 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from numpy.typing import NDArray
 
-from sihg.report.figures._thin import thinned
-from sihg.report.figures.labels import name_curves, number
-from sihg.report.figures.style import QUIET, shown
+from sihg.report.figures.style import QUIET, CurveName, fit_text, name_curves, number_log_axis
+from sihg.report.read.evaluations import Floats
 from sihg.report.read.palette import look
-from sihg.report.read.solves import Array, MethodRun, Solved
+from sihg.report.read.solves import MethodRun, Solved
 
 Cost = Literal["iteration", "gradients"]
 AXES: dict[Cost, str] = {"iteration": "iterations K", "gradients": "block gradients, in w and in δ"}
-SMALLEST = 1e-34  # below this squared norm there is only rounding
+SMALLEST = 1e-34  # smaller squared norms are rounding errors
 GROWTH = 1e4  # a curve that ends this many times above the start has diverged
 WIDTH, HEIGHT = 5.2, 6.2
 LEFT, BOTTOM, RIGHT, TOP, BETWEEN = 0.64, 1.05, 1.24, 0.72, 0.4  # margins in inches
@@ -29,16 +29,16 @@ FINE: dict[str, Any] = {"linewidth": 0.9, "alpha": 0.8}
 
 @dataclass(frozen=True, eq=False)
 class Track:
-    """A curve of one method in one panel: its positive costs and what it is there."""
+    """A curve of one method in one panel, at positive costs."""
 
     run: MethodRun
-    x: Array
-    y: Array
-    bound: Array | None = None
+    x: Floats
+    y: Floats
+    bound: Floats | None = None
 
 
 def convergence(solved: Solved, cost: Cost) -> Figure:
-    """Draw all methods over their cost: above what the theorems bound, below where the iterates are."""
+    """Draw all methods over their cost: above, the average that Theorem 1 bounds; below, the iterates."""
     figure = Figure(figsize=(WIDTH, HEIGHT))
     height = (HEIGHT - BOTTOM - TOP - BETWEEN) / 2
     across = LEFT / WIDTH, 1 - (LEFT + RIGHT) / WIDTH
@@ -54,9 +54,9 @@ def convergence(solved: Solved, cost: Cost) -> Figure:
         axes.set_title(title, fontsize=10, fontweight="normal", pad=7)
         used |= _panel(axes, [_track(run, cost, low, thick) for run in solved.methods], thick)
         for axis, numbered in ((axes.xaxis, not thick), (axes.yaxis, True)):
-            number(axis, numbered)
+            number_log_axis(axis, numbered=numbered)
     axes.set_xlabel(AXES[cost])
-    name = shown(solved.problem, 40)
+    name = fit_text(solved.summary.problem, 40)
     figure.text(LEFT / WIDTH, 1 - 0.22 / HEIGHT, name, fontsize=12, fontweight="bold", va="center", parse_math=False)
     _legend(figure, used)
     return figure
@@ -67,22 +67,22 @@ def _costs(runs: Sequence[MethodRun], cost: Cost) -> tuple[float, float]:
     return (float(every.min()), max(float(every.max()), 2 * float(every.min()))) if every.size else (1.0, 10.0)
 
 
-def _cost(run: MethodRun, cost: Cost) -> Array:
+def _cost(run: MethodRun, cost: Cost) -> Floats:
     return run.curve.iteration if cost == "iteration" else run.curve.gradients
 
 
 def _track(run: MethodRun, cost: Cost, left: float, average: bool) -> Track:
-    """The rows at positive cost; a run with nothing but its start stands at the left edge."""
+    """Select the rows at positive cost; a run that has only its start is put at the left edge."""
     x, curve = _cost(run, cost), run.curve
     kept = x > 0
     if len(x) == 1 and not average:
         x, kept = np.full(1, left), np.ones(1, bool)
-    bound = run.bound / curve.iteration[kept] if average and run.bound and kept.any() else None
+    bound = run.row.bound / curve.iteration[kept] if average and run.row.bound and kept.any() else None
     return Track(run, x[kept], (curve.mean if average else curve.value)[kept], bound)
 
 
 def _panel(axes: Axes, tracks: Sequence[Track], thick: bool) -> set[str]:
-    """Draw the curves of a panel; tell which signs the legend has to explain."""
+    """Draw the curves of a panel; return the signs that the legend must explain."""
     used = {"average" if thick else "value"}
     axes.set_ylim(*_range(tracks, axes.get_xlim()[1] if thick else None))
     for order, track in enumerate(reversed(tracks)):
@@ -95,12 +95,24 @@ def _panel(axes: Axes, tracks: Sequence[Track], thick: bool) -> set[str]:
         axes.plot(span, slope / span, color=QUIET, linewidth=1, linestyle=DASHES, zorder=1)
         used.add("slope")
     used |= {_end(axes, track) for track in tracks}
-    name_curves(axes, [(t.run.method, float(t.y[-1]) if len(t.y) else None) for t in tracks])
+    _name_curves(axes, tracks)
     return used
 
 
+def _name_curves(axes: Axes, tracks: Sequence[Track]) -> None:
+    """Name the curves. Curves that leave at the same edge are sorted by the values they go on to."""
+    bottom, top = axes.get_ylim()
+    names = []
+    for track in tracks:
+        end = float(track.y[-1]) if len(track.y) else 0.0
+        height = log10(min(max(end, bottom), top) / bottom) / log10(top / bottom)
+        method = track.run.row.method
+        names.append((end, CurveName(fit_text(method, 13), look(method), height, len(track.y) > 0)))
+    name_curves(axes, [name for _, name in sorted(names, key=lambda pair: (pair[1].height, pair[0]))])
+
+
 def _range(tracks: Sequence[Track], guided_to: float | None) -> tuple[float, float]:
-    """What a panel shows: all, but for divergence, rounding, and what is far above or below everything."""
+    """Return the limits of a panel: all values except divergence, rounding and far outliers."""
     starts = _positive(np.concatenate([track.run.curve.value[:1] for track in tracks]))
     start = float(starts.max()) if starts.size else 1.0
     tame = [track for track in tracks if len(track.y) and track.y[-1] <= GROWTH * start]
@@ -122,18 +134,18 @@ def _range(tracks: Sequence[Track], guided_to: float | None) -> tuple[float, flo
 
 
 def _guide(tracks: Sequence[Track]) -> float | None:
-    """C such that C / x ends below every curve that ends."""
+    """Return C such that C / x ends below every curve."""
     return min((float(t.y[-1] * t.x[-1]) / 3 for t in tracks if len(t.y) and 0 < t.y[-1] < inf), default=None)
 
 
 def _draw(axes: Axes, track: Track, place: float, zorder: float, **line: Any) -> None:
-    """The line, with a few markers at its own places, so that curves that coincide are still told apart."""
-    colour, marker = look(track.run.method)
-    kept = thinned(track.x, track.y)
+    """Draw the line and a few markers at places of its own, so that equal curves can be told apart."""
+    colour, marker = look(track.run.row.method)
+    kept = thin_curve(track.x, track.y)
     finite = np.where(np.isfinite(track.y), track.y, np.nan)
     axes.plot(track.x[kept], finite[kept], color=colour, zorder=zorder, **line)
     if track.bound is not None:
-        kept = thinned(track.x, track.bound)
+        kept = thin_curve(track.x, track.bound)
         axes.plot(track.x[kept], track.bound[kept], color=colour, linewidth=1.4, linestyle=":", zorder=zorder)
     if len(track.x) > 1:
         low, high = axes.get_xlim()
@@ -143,10 +155,10 @@ def _draw(axes: Axes, track: Track, place: float, zorder: float, **line: Any) ->
 
 
 def _end(axes: Axes, track: Track) -> str:
-    """Mark where a curve ends or leaves the panel for good; say what the legend has to explain, if anything."""
+    """Mark where a curve ends or leaves the panel for good; return the sign that the legend must explain."""
     if not len(track.x):
         return "nothing"
-    (bottom, top), (colour, marker) = axes.get_ylim(), look(track.run.method)
+    (bottom, top), (colour, marker) = axes.get_ylim(), look(track.run.row.method)
     end = float(track.y[-1])
     if bottom <= end <= top:
         axes.plot(track.x[-1], end, marker, color=colour, markersize=5, clip_on=False, zorder=5)
@@ -161,7 +173,7 @@ def _end(axes: Axes, track: Track) -> str:
 
 
 def _crossing(track: Track, first: int, edge: float) -> float:
-    """Where the line from the row before `first` meets the edge, in the figure's logarithms."""
+    """Return where the line from the row before `first` meets the edge, on logarithmic axes."""
     x, y = float(track.x[first]), float(track.y[first])
     if first == 0 or not (0 < y < inf and 0 < track.y[first - 1] < inf):
         return x
@@ -177,10 +189,10 @@ def _legend(figure: Figure, used: set[str]) -> None:
         return Line2D([], [], color=QUIET, linestyle="", marker=marker, markersize=6, label=label)
 
     signs = {
-        "slope": line("slope \N{MINUS SIGN}1, as 1/K", 1, DASHES),
+        "slope": line("slope \N{MINUS SIGN}1, like 1/K", 1, DASHES),
         "bound": line("bound of Theorem 1", 1.4, ":"),
-        "up": mark("goes on above", "^"),
-        "down": mark("goes on below", "v"),
+        "up": mark("continues above", "^"),
+        "down": mark("continues below", "v"),
         "nothing": mark("nothing to show", "o"),
     }
     signs["nothing"].set_fillstyle("none")
@@ -189,5 +201,17 @@ def _legend(figure: Figure, used: set[str]) -> None:
     figure.legend(handles=handles, loc="upper left", bbox_to_anchor=where, ncols=2, frameon=False, columnspacing=2)
 
 
-def _positive(values: Array) -> Array:
+def thin_curve(x: Floats, y: Floats, columns: int = 500) -> NDArray[np.intp]:
+    """Choose the rows of a long curve over a logarithmic axis: the ends and extremes in each of its columns."""
+    rows = np.arange(len(x))
+    if len(x) <= 4 * columns:
+        return rows
+    column = np.floor(columns * np.log(x / x[0]) / np.log(x[-1] / x[0]))
+    kept: set[int] = set()
+    for part in np.split(rows, np.flatnonzero(np.diff(column)) + 1):
+        kept |= {part[0], part[np.argmin(y[part])], part[np.argmax(y[part])], part[-1]}
+    return np.array(sorted(kept), dtype=np.intp)
+
+
+def _positive(values: Floats) -> Floats:
     return values[(values > 0) & (values < inf)]

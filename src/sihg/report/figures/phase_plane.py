@@ -1,5 +1,6 @@
-"""The figure of a problem with one number in w and one in delta: trajectories over the descent-ascent field."""
+"""Draw trajectories over the descent-ascent field, for problems with one number in w and one in delta."""
 
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -7,24 +8,25 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
+from numpy.typing import NDArray
 
-from sihg.report.figures._thin import spaced
-from sihg.report.figures.style import INK, QUIET, shown
+from sihg.report.figures.style import INK, QUIET, fit_text, show_plain_text
+from sihg.report.read.evaluations import Floats
 from sihg.report.read.palette import look
-from sihg.report.read.solves import Array, Field, MethodRun, Solved
+from sihg.report.read.solves import Field, MethodRun, Solved
 
 Window = tuple[float, float, float, float]  # w from, w to, delta from, delta to
 LEFT, BOTTOM, RIGHT, TOP, SIDE, LINE = 0.68, 0.65, 0.2, 0.4, 4.2, 0.22  # inches
 COLUMNS = 3  # of the legend
-ARROWS = 25  # a side
-LONG, HUGE = 500, 5000  # points, from which lines are finer; and from which they are pixels even in the SVG
+ARROWS = 25  # per side
+LONG, HUGE = 500, 5000  # points: lines get finer; lines become pixels even in the SVG
 STAR, PALE = "#f0e442", "#c4ccd4"
 ARROW: dict[str, Any] = {"pivot": "mid", "width": 0.0028, "headwidth": 4, "headlength": 4.5, "headaxislength": 4}
-MOST_ASPECT = 3.0  # beyond this the axes are no longer to scale
+MOST_ASPECT = 3.0  # longer windows are not drawn to scale
 
 
 def trajectories(solved: Solved, field: Field) -> Figure:
-    """Draw where every method went, over the direction in which descent-ascent would go."""
+    """Draw the path of every method over the direction of plain descent-ascent."""
     entries = len(solved.methods) + 2 + (field.solution is not None) + (field.box is not None)
     under = BOTTOM + LINE * -(-entries // COLUMNS)
     width, height = LEFT + SIDE + RIGHT, under + SIDE + TOP
@@ -32,7 +34,7 @@ def trajectories(solved: Solved, field: Field) -> Figure:
     axes = figure.add_axes((LEFT / width, under / height, SIDE / width, SIDE / height))
     window = _window(field)
     axes.set(xlim=window[:2], ylim=window[2:], xlabel="w", ylabel="δ")
-    axes.set_title(f"{shown(solved.problem, 40)}: trajectories", parse_math=False)
+    axes.set_title(f"{fit_text(solved.summary.problem, 40)}: trajectories", parse_math=False)
     spans = window[1] - window[0], window[3] - window[2]
     if max(spans) <= MOST_ASPECT * min(spans):
         axes.set_aspect("equal", adjustable="box", anchor="NW")
@@ -46,19 +48,18 @@ def trajectories(solved: Solved, field: Field) -> Figure:
     legend = figure.legend(
         handles=handles, loc="upper left", bbox_to_anchor=place, ncols=COLUMNS, frameon=False, columnspacing=1.2
     )
-    for text in legend.get_texts():
-        text.set_parse_math(False)
+    show_plain_text(legend)
     return figure
 
 
 def _window(field: Field) -> Window:
-    """The grid and a little more, so that the edge of a box is seen."""
+    """Return the limits of the grid plus 4 %, so that the edge of a box is visible."""
     w, delta = 0.04 * np.ptp(field.w), 0.04 * np.ptp(field.delta)
     return field.w[0] - w, field.w[-1] + w, field.delta[0] - delta, field.delta[-1] + delta
 
 
 def _arrows(axes: Axes, field: Field) -> None:
-    """Unit arrows, as they look on the page; where the field is zero or not finite there is none."""
+    """Draw unit arrows, except where the field is zero or not finite."""
     rows, columns = (slice(None, None, -(-len(grid) // ARROWS)) for grid in (field.delta, field.w))
     x, y = field.dw[rows, columns], field.ddelta[rows, columns]
     length = np.hypot(x, y)
@@ -71,11 +72,11 @@ def _arrows(axes: Axes, field: Field) -> None:
 
 
 def _draw(axes: Axes, run: MethodRun, window: Window, order: int) -> Line2D:
-    """A trajectory, its end or the place where it leaves the window for good, and its entry for the legend."""
-    colour, marker = look(run.method)
-    name, zorder = shown(run.method, 13), 4 - order / 100
-    path = reachable(run.path, window) if run.path is not None else np.empty((0, 2))
-    drawn = path[spaced(path / [window[1] - window[0], window[3] - window[2]], 0.001)]
+    """Draw a trajectory and its end, or the place where it leaves the window for good; return its legend entry."""
+    colour, marker = look(run.row.method)
+    name, zorder = fit_text(run.row.method, 13), 4 - order / 100
+    path = cut_far_points(run.path, window) if run.path is not None else np.empty((0, 2))
+    drawn = path[thin_path(path / [window[1] - window[0], window[3] - window[2]], 0.001)]
     axes.plot(
         *drawn.T,
         color=colour,
@@ -89,7 +90,7 @@ def _draw(axes: Axes, run: MethodRun, window: Window, order: int) -> Line2D:
     if not len(finite):
         entry.set_label(f"{name}: no points")
         return entry
-    left = leaving(finite, window)
+    left = find_exit(finite, window)
     if left is not None or np.isnan(path[-1]).any():
         entry.set_label(f"{name}, leaving")
     x, y = finite[-1] if left is None else left
@@ -98,7 +99,7 @@ def _draw(axes: Axes, run: MethodRun, window: Window, order: int) -> Line2D:
 
 
 def _marks(axes: Axes, solved: Solved, field: Field) -> list[Line2D]:
-    """The starts, the solution and the box, with their entries for the legend."""
+    """Mark the starts and the solution; return their legend entries and that of the box."""
     start: dict[str, Any] = {
         "marker": "o",
         "linestyle": "",
@@ -128,8 +129,22 @@ def _marks(axes: Axes, solved: Solved, field: Field) -> list[Line2D]:
     return [*entries, arrow]
 
 
-def reachable(path: Array, window: Window, times: float = 100) -> Array:
-    """The path with points far outside the window left out; the step that gets there is cut short in its direction."""
+def thin_path(path: Floats, gap: float) -> NDArray[np.intp]:
+    """Choose the points of a path: each at least `gap` from the one before, one per row of NaNs, and the last."""
+    kept = [0] if len(path) else []
+    points = path.tolist()  # much faster to walk through than an array
+    x0, y0 = points[0] if points else (0.0, 0.0)
+    for i, (x, y) in enumerate(points):
+        if isnan(x + y) != isnan(x0 + y0) or abs(x - x0) >= gap or abs(y - y0) >= gap:
+            kept.append(i)
+            x0, y0 = x, y
+    if kept and kept[-1] != len(path) - 1:
+        kept.append(len(path) - 1)
+    return np.array(kept, dtype=np.intp)
+
+
+def cut_far_points(path: Floats, window: Window, times: float = 100) -> Floats:
+    """Remove points far outside the window; the step that leads there is shortened in its direction."""
     centre = np.array([window[0] + window[1], window[2] + window[3]]) / 2
     far = times * max(window[1] - window[0], window[3] - window[2])
     path = path.copy()
@@ -143,8 +158,8 @@ def reachable(path: Array, window: Window, times: float = 100) -> Array:
     return path
 
 
-def leaving(path: Array, window: Window) -> Array | None:
-    """Where a path that ends outside the window crosses its edge for the last time; None if it ends inside."""
+def find_exit(path: Floats, window: Window) -> Floats | None:
+    """Return where a path leaves the window for the last time; None if it ends inside."""
     low, high = np.array(window[::2]), np.array(window[1::2])
     inside = np.all((path >= low) & (path <= high), axis=1)
     if inside[-1]:

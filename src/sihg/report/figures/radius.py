@@ -1,108 +1,107 @@
-"""Accuracy against the radius of the attack, as a figure: of one record, or of entries beside each other."""
+"""Draw accuracy against the radius of the attack, of one record or of several entries."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
-from sihg.report.figures.learning_curves import short
-from sihg.report.figures.style import save, shown
-from sihg.report.read.entries import Entry
-from sihg.report.read.evaluations import PROVEN, RadiusCurve
+from sihg.report.figures.style import figure_style, fit_name, fit_text, save_figure, show_plain_text
+from sihg.report.read.evaluations import PROVEN, Floats, RadiusCurve
 from sihg.report.read.palette import looks
-from sihg.report.read.solves import Array
+from sihg.report.read.runs import Entry
+from sihg.store.schema import CurveRecord
 
 LINES = ("-", (0, (1, 1.3)), (0, (5, 2)), (0, (6, 2, 1, 2)))  # of the attacks, in turn
 
 
-def draw(record: dict[str, Any], folder: Path, name: str) -> list[Path]:
-    """Draw the curves of a record into NAME.svg and NAME.png."""
-    return save(lambda: radius_curves(record), folder, name)
+def save_record_curves(record: CurveRecord, folder: Path, name: str) -> list[Path]:
+    """Draw the curves of a record into NAME.svg and NAME.png; return their paths."""
+    with figure_style():
+        return save_figure(record_curves(record), folder, name)
 
 
-def radius_curves(record: dict[str, Any]) -> Figure:
-    """The curves of a record, each with its 95 % interval."""
-    figure, axes = _empty(record["norm"], record["eps"])
+def record_curves(record: CurveRecord) -> Figure:
+    """Draw the curves of a record, each with its 95 % interval."""
+    figure, axes = _empty(record.norm, record.eps)
     axes.set_ylabel("accuracy, with its 95 % interval")
     lines = []
-    for one, look in zip(record["curves"], looks([one["attack"] for one in record["curves"]]), strict=True):
-        axes.fill_between(record["eps"], one["low"], one["high"], color=look.colour, alpha=0.15, linewidth=0)
-        (line,) = axes.plot(record["eps"], one["accuracy"], color=look.colour, marker=look.marker, markersize=5)
-        line.set(clip_on=False, zorder=3)  # whole at the edges too
+    for row, look in zip(record.curves, looks([row.attack for row in record.curves]), strict=True):
+        axes.fill_between(record.eps, row.low, row.high, color=look.colour, alpha=0.15, linewidth=0)
+        (line,) = axes.plot(record.eps, row.accuracy, color=look.colour, marker=look.marker, markersize=5)
+        line.set(clip_on=False, zorder=3)  # whole markers at the edges
         lines.append(line)
-    names = [shown(one["attack"], 30) + (" (at least)" if one.get("proof") else "") for one in record["curves"]]
-    _name(figure, lines, names)
-    axes.set_title(f"{shown(record['data'])} ({record['split']}), {record['samples']} samples", parse_math=False)
+    names = [fit_text(row.attack, 30) + (" (at least)" if row.proof else "") for row in record.curves]
+    _add_legend(figure, lines, names)
+    split = f" ({record.split})" if record.split else ""
+    axes.set_title(f"{fit_text(record.data)}{split}, {record.samples} samples", parse_math=False)
     return figure
 
 
 @dataclass(frozen=True, eq=False)
-class Radii:
+class EntryCurve:
     """An entry's accuracy over the radius of an attack: the mean over its trials, and a band around it."""
 
     entry: Entry
-    attack: str  # and the checkpoint and the rule, where they are to be told
+    attack: str  # with the checkpoint and the rule, where needed
     eps: tuple[float, ...]
     norm: str
-    accuracy: Array
-    low: Array  # mean minus and plus deviation over several trials, else the 95 % interval
-    high: Array
+    accuracy: Floats
+    low: Floats  # mean minus and plus deviation over several trials, otherwise the 95 % interval
+    high: Floats
 
 
-def radii_of(entries: Sequence[Entry]) -> list[Radii]:
-    """The curves of all entries on their own test samples; trials go together where the same was asked.
+def entry_curves(entries: Sequence[Entry]) -> list[EntryCurve]:
+    """Average the curves of each entry on its own test samples over its trials.
 
-    Checkpoints are named where there are curves of several.
+    Checkpoints are named if several were evaluated.
     """
-    checkpoints = {one.checkpoint for entry in entries for run in entry.counted for one in run.radii if one.is_result}
-    made = []
+    checkpoints = {
+        curve.checkpoint for entry in entries for run in entry.counted for curve in run.radii if curve.is_result
+    }
+    found = []
     for entry in entries:
-        alike: dict[tuple[str, str, tuple[float, ...]], list[RadiusCurve]] = {}
+        same: dict[tuple[str, str, tuple[float, ...]], list[RadiusCurve]] = {}
         for run in entry.counted:
-            own: dict[tuple[str, str, tuple[float, ...]], RadiusCurve] = {}
-            for one in run.radii:
-                key = (_asked(one, several=len(checkpoints) > 1), one.norm, one.eps)
-                if one.is_result and (key not in own or (own[key].samples or 0) < (one.samples or 0)):
-                    own[key] = one
-            for key, one in own.items():
-                alike.setdefault(key, []).append(one)
-        for (attack, norm, eps), trials in alike.items():
-            every = np.array([one.accuracy for one in trials])
-            mean = every.mean(0)
-            deviation = every.std(0, ddof=1) if len(trials) > 1 else np.zeros(len(eps))
-            low, high = (
-                (mean - deviation, mean + deviation)
-                if len(trials) > 1
-                else (np.array(trials[0].low), np.array(trials[0].high))
-            )
-            made.append(Radii(entry, attack, eps, norm, mean, low, high))
-    return made
+            largest: dict[tuple[str, str, tuple[float, ...]], RadiusCurve] = {}
+            for curve in run.radii:
+                key = (_attack_name(curve, with_checkpoint=len(checkpoints) > 1), curve.norm, curve.eps)
+                if curve.is_result and (key not in largest or largest[key].samples < curve.samples):
+                    largest[key] = curve
+            for key, curve in largest.items():
+                same.setdefault(key, []).append(curve)
+        for (attack, norm, eps), trials in same.items():
+            every = np.array([curve.accuracy for curve in trials])
+            mean, low, high = every.mean(0), np.array(trials[0].low), np.array(trials[0].high)
+            if len(trials) > 1:
+                deviation = every.std(0, ddof=1)
+                low, high = mean - deviation, mean + deviation
+            found.append(EntryCurve(entry, attack, eps, norm, mean, low, high))
+    return found
 
 
-def _asked(one: RadiusCurve, *, several: bool) -> str:
-    """The attack, with what keeps its curve apart from others."""
-    rule = {PROVEN: "at least", "last iterate": "last iterate"}.get(one.rule, "")
-    apart = ", ".join(part for part in (one.checkpoint if several else "", rule) if part)
-    return f"{one.attack} ({apart})" if apart else one.attack
+def _attack_name(curve: RadiusCurve, *, with_checkpoint: bool) -> str:
+    rule = {PROVEN: "at least", "last iterate": "last iterate"}.get(curve.rule, "")
+    details = ", ".join(part for part in (curve.checkpoint if with_checkpoint else "", rule) if part)
+    return f"{curve.attack} ({details})" if details else curve.attack
 
 
-def radii_figure(made: Sequence[Radii]) -> Figure:
-    """Draw them in one norm: a colour an entry, a line style an attack."""
-    figure, axes = _empty(made[0].norm, [eps for one in made for eps in (one.eps[0], one.eps[-1])])
-    attacks = list(dict.fromkeys(one.attack for one in made))
+def radius_figure(curves: Sequence[EntryCurve]) -> Figure:
+    """Draw curves in one norm: a colour per entry, a line style per attack."""
+    figure, axes = _empty(curves[0].norm, [eps for curve in curves for eps in (curve.eps[0], curve.eps[-1])])
+    attacks = list(dict.fromkeys(curve.attack for curve in curves))
     lines = []
-    for one in made:
-        look, dashes = one.entry.look, LINES[attacks.index(one.attack) % len(LINES)]
-        axes.fill_between(one.eps, one.low, one.high, color=look.colour, alpha=0.15, linewidth=0)
-        (line,) = axes.plot(one.eps, one.accuracy, color=look.colour, marker=look.marker, markersize=4)
+    for curve in curves:
+        look, dashes = curve.entry.look, LINES[attacks.index(curve.attack) % len(LINES)]
+        axes.fill_between(curve.eps, curve.low, curve.high, color=look.colour, alpha=0.15, linewidth=0)
+        (line,) = axes.plot(curve.eps, curve.accuracy, color=look.colour, marker=look.marker, markersize=4)
         line.set(linestyle=dashes, clip_on=False, zorder=3)
         lines.append(line)
-    _name(figure, lines, [shown(f"{short(one.entry.name)}, {one.attack}", 34) for one in made])
+    _add_legend(figure, lines, [fit_text(f"{fit_name(curve.entry.name)}, {curve.attack}", 34) for curve in curves])
     return figure
 
 
@@ -118,8 +117,5 @@ def _empty(norm: str, eps: Sequence[float]) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _name(figure: Figure, lines: Sequence[Any], names: Sequence[str]) -> None:
-    """The legend beside the curves, where none can be below it."""
-    legend = figure.legend(lines, names, loc="outside right upper", frameon=False)
-    for text in legend.get_texts():
-        text.set_parse_math(False)
+def _add_legend(figure: Figure, lines: Sequence[Line2D], names: Sequence[str]) -> None:
+    show_plain_text(figure.legend(lines, names, loc="outside right upper", frameon=False))

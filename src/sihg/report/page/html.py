@@ -1,24 +1,30 @@
-"""What every report page is made of: one HTML document that needs nothing but itself, no network, no scripts."""
+"""Fill the templates of report pages with tables, figures and warnings; all text from outside is escaped."""
 
 import base64
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from html import escape
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from sihg.report.read.runs import as_text
-from sihg.report.tables.table import Cell, Column, Table, read
-from sihg.store.statistics import group_similar
+import msgspec
+from jinja2 import Environment as Templates
+from jinja2 import PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
-LARGEST_SVG = 1_500_000  # bytes; a larger figure goes in as PNG
-LONG_TEXT = 16  # letters; a column of longer texts gets room to wrap them
-CSS = files("sihg.report.page").joinpath("page.css").read_text(encoding="utf-8")
+from sihg.report.read.evaluations import ALL, PROVEN, Evaluation, Remark
+from sihg.report.tables.table import Cell, Table, for_reading
+from sihg.store.schema import Environment
+from sihg.store.statistics import Spread, group_similar
+
+CHECKS = "docs/checks.md"  # explains every check
+LARGEST_SVG = 1_500_000  # bytes; a larger figure is put in as PNG
+LONG_TEXT = 16  # letters; a column with a longer text gets room to wrap it
 
 
-class Drawn(NamedTuple):
-    """A figure on disk, the same for print or as pixels, and what to say of it."""
+class DrawnFigure(NamedTuple):
+    """A figure on disk, as SVG and in another format, and what the page says about it."""
 
     svg: Path
     other: Path
@@ -27,132 +33,171 @@ class Drawn(NamedTuple):
     part: str = ""  # of the page
 
 
-def document(title: str, kicker: str, about: str, parts: Iterable[str], refresh: float | None = None) -> str:
-    """The page as text; `parts` are its body in HTML, the rest is plain text.
+class PageFigure(NamedTuple):
+    """A figure as the page shows it."""
 
-    With `refresh`, a browser reads it again after so many seconds.
-    """
-    again = "" if refresh is None else f'\n<meta http-equiv="refresh" content="{max(1, round(refresh))}">'
-    body = "\n".join(part for part in parts if part).encode(errors="backslashreplace").decode()  # names may be no text
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">{again}
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
-<title>{escape(title)} · {escape(kicker)}</title>
-<style>
-{CSS}</style>
-</head>
-<body>
-<main>
-<header>
-<p class="kicker">{escape(kicker)}</p>
-<h1>{escape(title)}</h1>
-<p class="about">{escape(about)}</p>
-</header>
-{body}
-</main>
-</body>
-</html>
-"""
+    image: Markup
+    heading: str
+    caption: str
 
 
-def facts_list(facts: Iterable[str]) -> str:
-    """Short facts in a row."""
-    return '<ul class="facts">' + "".join(f"<li>{escape(fact)}</li>" for fact in facts) + "</ul>"
+class FigurePart(NamedTuple):
+    """Figures under one heading."""
+
+    heading: str
+    notes: Sequence[str]
+    kind: str  # a CSS class of the grid
+    figures: Sequence[PageFigure]
 
 
-def warnings_box(warnings: Iterable[tuple[str, str]]) -> str:
-    """Warnings, each with the names of what it is about, once if only numbers differ; nothing where there are none."""
-    alike = group_similar(warnings)
-    items = [f"<li><b>{escape(', '.join(about))}</b>: {escape(_first(about))}</li>" for about in alike]
-    if not items:
-        return ""
-    return f'<section class="warnings"><h2>Warnings</h2><ul>{"".join(items)}</ul></section>'
+class PageWarning(NamedTuple):
+    """A warning, the names of what it is about, and where it is explained."""
+
+    names: Sequence[str]
+    text: str
+    link: str
 
 
-def _first(about: dict[str, str]) -> str:
-    (name, text), *_ = about.items()
-    return text if len(set(about.values())) == 1 else f"{text} ({name}; the others have other numbers)"
+class PageCell(NamedTuple):
+    """A cell or heading: its text, its value for programs (may be empty) and its CSS class."""
+
+    text: str | Markup
+    value: str
+    kind: str
 
 
-def rich_cell(cell: Cell, _: Column) -> str:
-    """A cell; a number in scientific notation reads as a power of ten and keeps its value for machines."""
-    text = escape(read(cell))
-    power = re.fullmatch(r"(-?[\d.]+)e([+-]\d+)", text)
-    if power:
-        exponent = str(int(power[2])).replace("-", "\N{MINUS SIGN}")
-        text = f"{power[1]} &times; 10<sup>{exponent}</sup>"
-    return f'<data value="{cell!r}">{text}</data>' if isinstance(cell, int | float) else text
+class PageRow(NamedTuple):
+    """A row: its colour is "" for no mark, and None for a row of other people's numbers."""
+
+    name: str
+    colour: str | None
+    cells: Sequence[PageCell]
 
 
-def rich_table(
-    made: Table, caption: str, colours: Sequence[str | None], cell: Callable[[Cell, Column], str] = rich_cell
-) -> str:
-    """A table whose rows are named by their first cell and marked with a colour; `cell` writes the others in HTML.
+class PageTable(NamedTuple):
+    """A table whose rows are named by their first cell."""
 
-    A row without a mark has the colour "", an aside has None.
-    """
+    caption: str
+    headings: Sequence[PageCell]
+    rows: Sequence[PageRow]
 
-    def kind(i: int) -> str:
-        if i and not made.columns[i].is_text:
-            return ' class="number"'
-        return ' class="text"' if i and any(len(str(row[i])) > LONG_TEXT for row in made.rows) else ""
 
-    headings = [escape(column.heading).replace("-", "\N{NON-BREAKING HYPHEN}") for column in made.columns]
-    head = "".join(f'<th scope="col"{kind(i)}>{heading}</th>' for i, heading in enumerate(headings))
-    rows = []
-    for row, colour in zip(made.rows, colours, strict=True):
-        cells = "".join(f"<td{kind(i)}>{cell(value, made.columns[i])}</td>" for i, value in enumerate(row) if i)
-        dot = f'<span class="dot" style="background:{colour}"></span>' if colour else ""
-        aside = ' class="aside"' if colour is None else ""
-        rows.append(f'<tr{aside}><th scope="row">{dot}{escape(str(row[0]))}</th>{cells}</tr>')
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table>'
-        f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+def render(template: str, **content: object) -> str:
+    """Return the page that a template gives with this content."""
+    page = _templates().get_template(template).render(content)
+    return page.encode(errors="backslashreplace").decode()  # file names may contain bytes that are not text
+
+
+@cache
+def _templates() -> Templates:
+    templates = Templates(
+        loader=PackageLoader("sihg.report.page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
+    css = files("sihg.report.page").joinpath("page.css").read_text(encoding="utf-8")
+    templates.globals |= {"css": Markup(css), "refresh": None}  # our own file, not text from outside
+    return templates
 
 
-def figures_grid(figures: Sequence[Drawn], first: int = 0, kind: str = "") -> str:
-    """Figures with their captions, numbered from `first` on a page; nothing where there are none."""
-    if not figures:
-        return ""
-    drawn = (_figure(figure, first + i) for i, figure in enumerate(figures))
-    return "\n".join([f'<div class="{" ".join(["figures", *kind.split()])}">', *drawn, "</div>"])
+def page_table(
+    table: Table, caption: str, colours: Sequence[str | None], shown: Table | None = None
+) -> PageTable | None:
+    """Prepare a table for the page; None if it has no rows. `shown` has its texts (default: `for_reading`)."""
+    if not table.rows:
+        return None
+    kinds = [_kind(table, i) for i in range(len(table.columns))]
+    headings = [
+        PageCell(column.heading.replace("-", "\N{NON-BREAKING HYPHEN}"), "", kind)
+        for column, kind in zip(table.columns, kinds, strict=True)
+    ]
+    rows = []
+    for row, texts, colour in zip(table.rows, (shown or for_reading(table)).rows, colours, strict=True):
+        cells = [
+            PageCell(_with_power(str(text)), _value(cell), kind)
+            for cell, text, kind in zip(row, texts, kinds, strict=True)
+        ]
+        rows.append(PageRow(str(row[0]), colour, cells[1:]))
+    return PageTable(caption, headings, rows)
 
 
-def note(text: str) -> str:
-    """A remark below a table; nothing for no text."""
-    return f'<p class="note">{escape(text)}</p>' if text else ""
+def page_warnings(remarks: Iterable[tuple[str, Remark]]) -> list[PageWarning]:
+    """Group warnings, given with the name of what they are about, that differ only in numbers."""
+    remarks = list(remarks)
+    anchors = {remark.text: remark.anchor for _, remark in remarks}
+    found = []
+    for group in group_similar([(name, remark.text) for name, remark in remarks]):
+        name, text = next(iter(group.items()))
+        link = f"{CHECKS}#{anchors[text]}" if anchors[text] else ""
+        more = "" if len(set(group.values())) == 1 else f" ({name}; the others have other numbers)"
+        found.append(PageWarning(list(group), text + more, link))
+    return found
 
 
-def folded(summary: str, body: str) -> str:
-    """HTML that is shown on request, below a line of text."""
-    return f"<details><summary>{escape(summary)}</summary>{body}</details>"
+def figure_parts(
+    figures: Sequence[DrawnFigure], parts: Mapping[str, tuple[str, Sequence[str], str]]
+) -> list[FigurePart]:
+    """Put figures under the headings of their parts: {part: (heading, notes, CSS class)}."""
+    found, number = [], 0
+    for part, (heading, notes, kind) in parts.items():
+        images = []
+        for figure in (figure for figure in figures if figure.part == part):
+            images.append(PageFigure(_image(figure, number), figure.heading, figure.caption))
+            number += 1
+        found += [FigurePart(heading, notes, kind, images)] if images else []
+    return found
 
 
-def pairs_list(heading: str, pairs: Mapping[str, Any]) -> str:
-    """Names and values under a heading; nothing where there are none."""
-    if not pairs:
-        return ""
-    items = "".join(f"<dt>{escape(key)}</dt><dd>{escape(as_text(value))}</dd>" for key, value in pairs.items())
-    return f"<section><h2>{escape(heading)}</h2><dl>{items}</dl></section>"
+def evaluation_notes(evaluations: Iterable[Evaluation]) -> list[str]:
+    """Explain the rows of evaluations that are not attacks."""
+    evaluations = list(evaluations)
+    notes = []
+    if any(evaluation.attack == ALL for evaluation in evaluations):
+        notes.append("all: the samples that no attack of one evaluation breaks.")
+    if any(evaluation.rule == PROVEN for evaluation in evaluations):
+        notes.append("proven: a lower bound; no attack within the ball breaks more. Attacks give upper bounds.")
+    return notes
 
 
-def _figure(figure: Drawn, number: int) -> str:
-    caption = f"<figcaption><b>{escape(figure.heading)}.</b> {escape(figure.caption)}</figcaption>"
-    return f"<figure>{_image(figure, number)}{caption}</figure>"
+def environment_texts(environments: Iterable[Environment]) -> dict[str, str]:
+    """List what results were made with; several values where they differ."""
+    values: dict[str, dict[str, None]] = {}
+    for environment in environments:
+        for name, value in msgspec.to_builtins(environment).items():
+            values.setdefault(name, {})[str(value)] = None
+    return {name: " / ".join(texts) for name, texts in values.items()}
 
 
-def _image(figure: Drawn, number: int) -> str:
-    """The SVG in place, with ids of its own among the others on the page, or the PNG where the SVG is huge."""
+def _kind(table: Table, i: int) -> str:
+    if i and not table.columns[i].is_text:
+        return "number"
+    return "text" if i and any(len(str(row[i])) > LONG_TEXT for row in table.rows) else ""
+
+
+def _value(cell: Cell) -> str:
+    number = cell.mean if isinstance(cell, Spread) else cell
+    return repr(number) if isinstance(number, int | float) else ""
+
+
+def _with_power(text: str) -> str | Markup:
+    """Write 1.5e-09 as a power of ten."""
+    power = re.fullmatch(r"(-?[\d.]+)e([+-]\d+)", text)
+    if power is None:
+        return text
+    exponent = str(int(power[2])).replace("-", "\N{MINUS SIGN}")
+    return Markup("{} &times; 10<sup>{}</sup>").format(power[1], exponent)
+
+
+def _image(figure: DrawnFigure, number: int) -> Markup:
+    """Return the SVG, with ids of its own among the others on the page, or the PNG if the SVG is huge."""
     if figure.svg.stat().st_size > LARGEST_SVG and figure.other.suffix == ".png":
         data = base64.b64encode(figure.other.read_bytes()).decode()
-        return f'<img alt="{escape(figure.heading)}" src="data:image/png;base64,{data}">'
+        return Markup('<img alt="{}" src="data:image/png;base64,{}">').format(figure.heading, data)
     svg = figure.svg.read_text(encoding="utf-8")
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     svg = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>f{number}-", svg)
     opening = f'<svg role="img" aria-label="{escape(figure.heading)}"'
-    return svg.strip().replace("<svg", opening, 1)
+    return Markup(svg.strip().replace("<svg", opening, 1))  # drawn by us

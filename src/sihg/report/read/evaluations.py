@@ -1,57 +1,73 @@
-"""Read what `sihg evaluate` left in a run folder: accuracies under attacks, curves over the radius, doubts."""
+"""Read the records of evaluations: accuracy under attacks, curves over the radius, predictions, galleries."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from sihg.store.files import read_json
-from sihg.store.run_folder import RunFolder
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-PROVEN = "proven"  # the rule of a row that is no attack, whose accuracy is a lower bound
-ALL = "all"  # the row of what holds under all attacks of a record
+from sihg.errors import InputError
+from sihg.parse import Value
+from sihg.store.schema import (
+    NOT_SET,
+    AttackRow,
+    CurveRecord,
+    CurveRow,
+    EvaluationHeader,
+    EvaluationRecord,
+    read_evaluation,
+)
+
+PROVEN = "proven"  # the rule of a row that is a proof: its accuracy is a lower bound
+ALL = "all"  # the row of samples that no attack of a record breaks
+GALLERY_ARRAYS = ("label", "before", "after", "clean", "adversarial")
+AnyRecord = EvaluationRecord | CurveRecord
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Question:
-    """What was evaluated, on what, within which ball; what the record does not say is None or empty."""
+class Context:
+    """Which weights were evaluated, on which samples, within which ball."""
 
     checkpoint: str
     data: str
     split: str
     norm: str
     bounded: bool
-    samples: int | None
-    is_own: bool  # on the data and within the ball that the run was trained with
-    older: str  # the checkpoint that was evaluated, where the run has a newer one of its kind
+    samples: int
+    is_own: bool  # the data and the ball are those of the run's training
+    older: str  # the evaluated checkpoint, if the run has a newer one of its kind
 
     @property
     def is_result(self) -> bool:
-        """Whether it says how the run's model does as it is now, on its own test samples in its own ball."""
+        """Whether the newest weights were evaluated on the run's own test samples within its own ball."""
         return self.is_own and not self.older and self.split in ("test", "")
 
 
 @dataclass(frozen=True)
-class Evaluation(Question):
-    """How a run's model did under one attack."""
+class Evaluation(Context):
+    """Accuracy under one attack. Two are equal if they found the same, however long it took."""
 
     attack: str
     accuracy: float
-    low: float | None  # the 95 % interval
-    high: float | None
-    eps: float | None
+    low: float  # the 95 % interval
+    high: float
+    eps: float
     rule: str  # which iterates count, or PROVEN
-    passes: float | None  # a sample
-    among: str  # of what holds under all attacks: which these are
-    seconds: float | None = field(compare=False)
+    passes: float  # per sample
+    among: str  # the attacks that the row ALL is about
+    seconds: float = field(compare=False)
     source: Path = field(compare=False)  # the record
 
 
 @dataclass(frozen=True)
-class RadiusCurve(Question):
-    """The accuracies of a run's model under an attack, at several radii."""
+class RadiusCurve(Context):
+    """Accuracy under one attack at several radii."""
 
     attack: str
     eps: tuple[float, ...]
@@ -61,130 +77,201 @@ class RadiusCurve(Question):
     rule: str
 
 
-def read_evaluations(
-    folder: RunFolder, settings: Mapping[str, Any]
-) -> tuple[tuple[Evaluation, ...], tuple[RadiusCurve, ...], tuple[str, ...]]:
-    """All records: attacks, curves over the radius, and what the checks say against them, each once.
+class Remark(NamedTuple):
+    """A warning about a run or an evaluation; `check` is the name of the check that gave it, if any."""
 
-    What two records found is the same, whatever time it took.
+    text: str
+    check: str = ""
+
+    @property
+    def anchor(self) -> str:
+        """The section of docs/checks.md about this check; empty if there is none."""
+        return self.check.partition(":")[0].strip().replace(" ", "-")
+
+
+class Evaluations(NamedTuple):
+    """All that the records in a folder say, each thing once."""
+
+    attacks: tuple[Evaluation, ...]
+    curves: tuple[RadiusCurve, ...]
+    remarks: tuple[Remark, ...]
+
+
+def read_records(folder: Path) -> dict[Path, AnyRecord]:
+    """Read every record in a folder, which may be missing."""
+    remedy = "evaluate again, or remove the file"
+    return {path: read_evaluation(path, remedy) for path in sorted(folder.glob("*.json"))}
+
+
+def collect_evaluations(
+    records: Mapping[Path, AnyRecord], settings: Mapping[str, Value], checkpoints: Sequence[str] = ()
+) -> Evaluations:
+    """Collect what records say, each thing once.
+
+    Args:
+        records: The records by file.
+        settings: The settings of the run, by dotted name; empty if there is no run.
+        checkpoints: The names of the run's checkpoints.
     """
-    is_older = _older(folder)
     attacks: dict[Evaluation, Evaluation] = {}
     curves: dict[RadiusCurve, None] = {}
-    doubts: dict[str, None] = {}
-    for source in sorted(folder.evaluation.glob("*.json")):
-        record = read_json(source)
-        weights = Path(str(record.get("weights") or "")).name
-        older = weights if is_older(weights) else ""
-        for one in _attacks(record, settings, older, source):
-            attacks.setdefault(one, one)
-        curves |= dict.fromkeys(_curves(record, settings, older))
-        doubts |= dict.fromkeys(_doubts(record, source.stem))
-    return tuple(attacks.values()), tuple(curves), tuple(doubts)
+    remarks: dict[Remark, None] = {}
+    for source, record in records.items():
+        weights = Path(record.weights).name
+        older = weights if _has_newer(weights, checkpoints) else ""
+        rows: Sequence[AttackRow | CurveRow]
+        if isinstance(record, EvaluationRecord):
+            rows = record.attacks
+            for evaluation in _evaluations(record, settings, older, source):
+                attacks.setdefault(evaluation, evaluation)
+        else:
+            rows = record.curves
+            curves |= dict.fromkeys(_curves(record, settings, older))
+        for check in record.checks:
+            if check.result in ("error", "warning"):
+                kind = "evaluation" if check.result == "warning" else "error in the evaluation"
+                remarks[Remark(f"{kind} {source.stem}: {check.message}", check.name)] = None
+        remarks |= {Remark(f"{row.attack}: {row.remark}"): None for row in rows if row.remark and not row.proof}
+    return Evaluations(tuple(attacks.values()), tuple(curves), tuple(remarks))
 
 
-def counted(name: str) -> list[tuple[str, int]]:
-    """A name in pieces, so that run-2 comes before run-10."""
+def natural_order(name: str) -> list[tuple[str, int]]:
+    """Return a sort key by which run-2 comes before run-10."""
     return [(text, int(digits or 0)) for text, digits in re.findall(r"([^0-9]*)([0-9]*)", name)]
 
 
-def finite(value: Any) -> float | None:
-    """A finite number, or None."""
-    return float(value) if isinstance(value, int | float) and isfinite(value) else None
+def _has_newer(name: str, checkpoints: Sequence[str]) -> bool:
+    """Whether a checkpoint such as last-00000400 has a newer one of its kind."""
+    kind = name.partition("-")[0]
+    same_kind = [natural_order(other) for other in checkpoints if other.startswith(f"{kind}-")]
+    return kind in ("last", "best") and bool(same_kind) and natural_order(name) < max(same_kind)
 
 
-def _older(folder: RunFolder) -> Callable[[str], bool]:
-    """Whether a name is that of a checkpoint, such as last-00000400, beside which there is a newer one of its kind."""
-    kinds = {kind: [counted(path.name) for path in folder.checkpoints.glob(f"{kind}-*")] for kind in ("last", "best")}
-
-    def is_older(name: str) -> bool:
-        there = kinds.get(name.partition("-")[0])
-        return bool(there) and counted(name) < max(there or [])
-
-    return is_older
-
-
-def _attacks(record: Mapping[str, Any], settings: Mapping[str, Any], older: str, source: Path) -> Iterator[Evaluation]:
-    """The outcomes in a record; those without an accuracy are left out."""
-    outcomes = _dicts(record.get("attacks"))
-    named = [str(one.get("attack")) for one in outcomes if one.get("attack") != ALL and one.get("proof") is not True]
-    for one in outcomes:
-        attack, accuracy = str(one.get("attack", "unknown")), finite(one.get("accuracy"))
-        if accuracy is not None:
-            yield Evaluation(
-                **_question(record, settings, older, natural=attack == "natural"),
-                samples=_whole(one.get("samples")),
-                attack=attack,
-                accuracy=accuracy,
-                low=finite(one.get("low")),
-                high=finite(one.get("high")),
-                eps=finite(record.get("eps")),
-                rule=_rule(record, one),
-                passes=finite(one.get("passes_per_sample")),
-                among=", ".join(named) if attack == ALL else "",
-                seconds=finite(one.get("seconds")),
-                source=source,
-            )
+def _evaluations(
+    record: EvaluationRecord, settings: Mapping[str, Value], older: str, source: Path
+) -> Iterator[Evaluation]:
+    attacks = [row.attack for row in record.attacks if row.attack != ALL and not row.proof]
+    for row in record.attacks:
+        same = ("data",) if row.attack == "natural" else ("data", "norm", "bounds", "eps")
+        yield Evaluation(
+            *_context(record, settings, older, row.samples, same),
+            attack=row.attack,
+            accuracy=row.accuracy,
+            low=row.low,
+            high=row.high,
+            eps=record.eps,
+            rule=PROVEN if row.proof else record.rule,
+            passes=row.passes_per_sample,
+            among=", ".join(attacks) if row.attack == ALL else "",
+            seconds=row.seconds,
+            source=source,
+        )
 
 
-def _curves(record: Mapping[str, Any], settings: Mapping[str, Any], older: str) -> Iterator[RadiusCurve]:
-    """The curves in a record; those with other than one number a radius are left out."""
-    radii = _numbers(record.get("eps"))
-    for one in _dicts(record.get("curves")):
-        accuracy, low, high = (_numbers(one.get(key)) for key in ("accuracy", "low", "high"))
-        if len(radii) > 1 and len(accuracy) == len(low) == len(high) == len(radii):
+def _curves(record: CurveRecord, settings: Mapping[str, Value], older: str) -> Iterator[RadiusCurve]:
+    for row in record.curves:
+        if len(record.eps) > 1 and len(row.accuracy) == len(row.low) == len(row.high) == len(record.eps):
             yield RadiusCurve(
-                **_question({**record, "eps": settings.get("eps")}, settings, older, natural=False),
-                samples=_whole(record.get("samples")),
-                attack=str(one.get("attack", "unknown")),
-                eps=radii,
-                accuracy=accuracy,
-                low=low,
-                high=high,
-                rule=_rule(record, one),
+                *_context(record, settings, older, record.samples, ("data", "norm", "bounds")),
+                attack=row.attack,
+                eps=record.eps,
+                accuracy=row.accuracy,
+                low=row.low,
+                high=row.high,
+                rule=PROVEN if row.proof else record.rule,
             )
 
 
-def _doubts(record: Mapping[str, Any], name: str) -> Iterator[str]:
-    """What the checks of a record say against it, and remarks on its attacks."""
-    for check in _dicts(record.get("checks")):
-        if check.get("result") in ("error", "warning"):
-            kind = "evaluation" if check["result"] == "warning" else "error in the evaluation"
-            yield f"{kind} {name}: {check.get('message', '')}"
-    for one in (*_dicts(record.get("attacks")), *_dicts(record.get("curves"))):
-        if one.get("remark") and one.get("proof") is not True:  # a proof is told apart in the tables
-            yield f"{one.get('attack', 'unknown')}: {one['remark']}"
+def _context(
+    record: EvaluationHeader, settings: Mapping[str, Value], older: str, samples: int, same: Sequence[str]
+) -> tuple[str, str, str, str, bool, int, bool, str]:
+    """Return the fields of a Context; `same` names the settings that the run's own evaluations share with it."""
+    bounds = NOT_SET if record.bounds is None else [*record.bounds]
+    values = {"data": record.data, "norm": record.norm, "bounds": bounds, "eps": getattr(record, "eps", None)}
+    is_own = all(values[name] == settings.get(name, values[name]) for name in same)
+    about = (record.checkpoint, record.data, record.split, record.norm)
+    return *about, record.bounds is not None, samples, is_own, older
 
 
-def _question(record: Mapping[str, Any], settings: Mapping[str, Any], older: str, *, natural: bool) -> dict[str, Any]:
-    return {
-        **{key: str(record.get(key) or "") for key in ("checkpoint", "data", "split", "norm")},
-        "bounded": record.get("bounds", True) is not None,
-        "is_own": _is_own(record, settings, natural=natural),
-        "older": older,
-    }
+# ---- .npz files
 
 
-def _is_own(record: Mapping[str, Any], settings: Mapping[str, Any], *, natural: bool) -> bool:
-    """Whether an evaluation was on the run's own data and, unless there was no attack, within its own ball."""
-    said = {**record, "bounds": "none"} if record.get("bounds", 0) is None else record
-    keys = ("data",) if natural else ("data", "eps", "norm", "bounds")
-    return all(said[key] == settings[key] for key in keys if key in said and key in settings)
+def read_predictions(evaluation: Evaluation) -> tuple[Labels, Labels] | None:
+    """Read the labels of the attacked samples and their predictions under attack; None without any."""
+    source, names = evaluation.source.with_suffix(".npz"), ("label", "attack", "prediction")
+    found = _read_arrays(source, names)
+    if len(found) < len(names):
+        return None
+    attacks = [str(name) for name in found["attack"]]
+    label, predictions = found["label"].astype(np.int64), found["prediction"].astype(np.int64)
+    shape = (len(attacks), len(label))
+    if evaluation.attack not in attacks or predictions.shape != shape or not len(label) or min(label) < 0:
+        raise InputError(
+            f"{source} does not fit {evaluation.source.name}: evaluate the run again, or remove both files",
+            code="predictions-mismatch",
+            path=source,
+        )
+    prediction = predictions[attacks.index(evaluation.attack)]
+    attacked = prediction >= 0
+    return (label[attacked], prediction[attacked]) if attacked.any() else None
 
 
-def _rule(record: Mapping[str, Any], outcome: Mapping[str, Any]) -> str:
-    return PROVEN if outcome.get("proof") is True else str(record.get("rule") or "")
+class _GalleryHeader(msgspec.Struct):
+    """The text in a gallery that says what its images are."""
+
+    attack: str
+    checkpoint: str
+    norm: str
+    eps: float
+    classes: tuple[str, ...]
 
 
-def _dicts(value: Any) -> list[dict[str, Any]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+@dataclass(frozen=True, eq=False)
+class Gallery:
+    """One sample per class, before and after an attack."""
+
+    run: str
+    attack: str
+    checkpoint: str
+    ball: str
+    classes: tuple[str, ...]
+    label: Labels
+    before: Labels  # predictions
+    after: Labels
+    clean: Floats  # (n, height, width, channels) in [0, 1]
+    adversarial: Floats
 
 
-def _numbers(value: Any) -> tuple[float, ...]:
-    """Finite numbers; none at all where one of them is not."""
-    found = [finite(one) for one in value] if isinstance(value, Sequence) and not isinstance(value, str) else [None]
-    return tuple(one for one in found if one is not None) if None not in found else ()
+def read_gallery(source: Path, run: str) -> Gallery:
+    """Read the gallery that an evaluation left."""
+    found = _read_arrays(source, ("about", *GALLERY_ARRAYS))
+    try:
+        about = msgspec.json.decode(str(found["about"]), type=_GalleryHeader, strict=False)
+        label, before, after = (found[name].astype(np.int64) for name in GALLERY_ARRAYS[:3])
+        clean, adversarial = (np.moveaxis(found[name].astype(np.float64), 1, -1) for name in GALLERY_ARRAYS[3:])
+        if not clean.shape == adversarial.shape == (len(label), *clean.shape[1:3], 3 if clean.shape[-1] == 3 else 1):
+            raise ValueError(f"the images have the shape {clean.shape}")
+        if not len(label) == len(before) == len(after) or max(label, default=0) >= len(about.classes):
+            raise ValueError("labels and classes do not fit")
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise InputError(
+            f"{source} is not a valid gallery ({error}): evaluate the run again, or remove the file",
+            code="gallery-invalid",
+            path=source,
+        ) from error
+    ball = f"{about.norm}, ε = {about.eps:.4g}"
+    return Gallery(run, about.attack, about.checkpoint, ball, about.classes, label, before, after, clean, adversarial)
 
 
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) else None
+def _read_arrays(source: Path, names: Sequence[str]) -> dict[str, NDArray[np.generic]]:
+    """Read some arrays of an .npz file without unpickling; missing ones are left out."""
+    try:
+        with source.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            return {name: file[name] for name in names if name in file}
+    except Exception as error:  # a damaged archive can fail in many ways
+        why = (str(error) or repr(error)).splitlines()[0]
+        raise InputError(
+            f"cannot read {source} ({why}): evaluate the run again, or remove the file",
+            code="arrays-unreadable",
+            path=source,
+        ) from error

@@ -40,14 +40,14 @@ TRAINING = {
 
 
 def look(method: str) -> Look:
-    """The look of a method, by its name alone."""
+    """Return the colour and marker of a method, by its name alone."""
     return LOOKS.get(method) or TRAINING.get(method) or OTHERS[crc32(method.encode()) % len(OTHERS)]
 
 
 def looks(methods: Sequence[str]) -> list[Look]:
-    """A look for each of several runs: its method's, or where another run has that already, one that is still free.
+    """Return a look per run: that of its method, or an unused one if an earlier run has it.
 
-    Beyond one run a colour, colours come again with other markers.
+    When all colours are used, they repeat with other markers.
     """
     palette = [*LOOKS.values(), *OTHERS]
     firsts = {method: methods.index(method) for method in methods}
@@ -57,7 +57,7 @@ def looks(methods: Sequence[str]) -> list[Look]:
             chosen[i] = look(method)
     for i in (i for i in range(len(methods)) if i not in chosen):
         turn, place = divmod(len(chosen), len(palette))
-        unused = [one for one in palette if one not in chosen.values()]
-        again = Look(palette[place].colour, palette[(place + turn) % len(palette)].marker)
-        chosen[i] = unused[0] if unused else again
+        unused = [free for free in palette if free not in chosen.values()]
+        repeated = Look(palette[place].colour, palette[(place + turn) % len(palette)].marker)
+        chosen[i] = unused[0] if unused else repeated
     return [chosen[i] for i in range(len(methods))]

@@ -1,106 +1,129 @@
-"""The paper's own numbers, from the data files beside this one, for runs in the paper's setting."""
+"""Look up the paper's own numbers, from the files in paper/, for runs in the paper's setting."""
 
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
-from sihg.report.read.runs import as_text
+import msgspec
+
+from sihg.parse import Value, parse_number
+from sihg.report.read.runs import setting_text
+from sihg.store.schema import Settings
 from sihg.store.statistics import Spread
+
+NOT_ZERO = "some"  # how a file says that the paper gives no value but uses the setting
+
+
+class _Method(msgspec.Struct):
+    """What a file says about a method; accuracies are [mean, deviation] in percent, or [mean] if quoted."""
+
+    name: str
+    final: dict[str, list[float]]
+    best: dict[str, list[float]] = {}
+    recipe: Settings = {}
+    remark: str = ""
+    alone: bool = False  # the recipe of the data set is not its own
+
+
+class _Paper(msgspec.Struct):
+    """A file in paper/."""
+
+    paper: str
+    final_in: str
+    best_in: str
+    trials: int
+    setting: Settings
+    recipe: Settings
+    methods: dict[str, _Method]
 
 
 @dataclass(frozen=True)
-class Reported:
-    """What the paper reports of a method: accuracies by attack, at the end and at the best robust accuracy."""
+class Published:
+    """The paper's result for a method: accuracy by attack, at the end and at the best robust accuracy."""
 
     name: str
     final: Mapping[str, Spread]
     best: Mapping[str, Spread]
     trials: int | None  # None: the numbers are quoted from elsewhere
     paper: str
-    tables: tuple[str, ...]  # of the paper, with the final and the best
-    recipe: Mapping[str, Any]  # settings of the paper that a run may differ in
-    remark: str  # what else has to be said; maybe nothing
+    tables: tuple[str, ...]  # of the paper, for `final` and `best`
+    recipe: Settings  # settings of the paper in which a run may differ
+    remark: str
 
-    def cited(self, *, best: bool) -> str:
-        """Where the numbers stand: the final ones, and the best where they are shown."""
+    def citation(self, *, best: bool) -> str:
+        """Return where the final numbers are printed, and the best ones if they are shown."""
         return f"{self.paper}, {' and '.join(self.tables if best else self.tables[:1])}"
 
 
-def reported(settings: Mapping[str, Any]) -> Reported | None:
-    """What the paper reports for this data set, model, ball and method; None where it has no such experiment."""
-    for about in _files():
-        method = about["methods"].get(settings.get("method.name"))
-        if method is not None and all(_same(settings.get(key), value) for key, value in about["setting"].items()):
-            final, best = (_spreads(method.get(key, {}), about["trials"]) for key in ("final", "best"))
-            return Reported(
-                name=method["name"],
+def find_published(settings: Mapping[str, Value]) -> Published | None:
+    """Return the paper's result for this data set, model, ball and method, or None."""
+    for source in _papers():
+        method = source.methods.get(str(settings.get("method.name")))
+        if method and all(_is_same(settings.get(key), value) for key, value in source.setting.items()):
+            final, best = _spreads(method.final, source.trials), _spreads(method.best, source.trials)
+            return Published(
+                name=method.name,
                 final=final,
                 best=best,
-                trials=about["trials"] if any(one.n for one in final.values()) else None,
-                paper=about["paper"],
-                tables=(about["final_in"], *([about["best_in"]] if best else [])),
-                recipe={**({} if method.get("alone") else about["recipe"]), **method.get("recipe", {})},
-                remark=method.get("remark", ""),
+                trials=source.trials if any(spread.n for spread in final.values()) else None,
+                paper=source.paper,
+                tables=(source.final_in, *([source.best_in] if best else [])),
+                recipe={**({} if method.alone else source.recipe), **method.recipe},
+                remark=method.remark,
             )
     return None
 
 
-def departures(settings: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """In what a run differs from the paper's recipe: its value and the paper's.
+def departures(settings: Mapping[str, Value], recipe: Mapping[str, Value]) -> dict[str, tuple[Value, Value]]:
+    """Return the settings that differ from the paper's recipe: the run's value and the paper's.
 
-    A config without a setting is older than the setting, or has no use for it: as in the paper.
+    A setting that the run does not have is taken as the paper's.
     """
     return {
         key: (settings[key], value)
         for key, value in recipe.items()
-        if key in settings and not _same(settings[key], value)
+        if key in settings and not _is_same(settings[key], value)
     }
 
 
-def unlike(beside: Iterable[tuple[Mapping[str, Any], Reported]]) -> Iterator[str]:
-    """What sets runs with these settings apart from the paper's numbers beside them, in sentences.
+def describe_departures(runs: Sequence[tuple[Mapping[str, Value], Published]]) -> list[str]:
+    """Say in sentences how the settings of runs differ from those of the paper's results next to them.
 
-    Where some of them differ in a setting, the values of the others are listed too.
+    If some of the runs differ in a setting, the values of all of them are listed.
     """
-    every: dict[str, dict[str, None]] = {}
-    apart: set[str] = set()
+    values: dict[str, dict[str, None]] = {}
+    differing: set[str] = set()
     remarks: dict[str, None] = {}
-    for settings, paper in beside:
+    for settings, paper in runs:
         found = departures(settings, paper.recipe)
         for key, theirs in paper.recipe.items():
-            name = f"{key} ({as_text(theirs)})"
-            every.setdefault(name, {})[as_text(settings.get(key, theirs))] = None
-            apart |= {name} if key in found else set()
-        remarks |= {paper.remark: None} if paper.remark else {}
-    different = {name: values for name, values in every.items() if name in apart}
-    if different:
-        said = "; ".join(f"{key}: {' / '.join(values)}" for key, values in different.items())
-        yield f"Settings here that are not the paper's (its own in brackets, off where it says nothing): {said}."
-    yield from (f"{remark}." for remark in remarks)
+            name = f"{key} ({setting_text(theirs)})"
+            values.setdefault(name, {})[setting_text(settings.get(key, theirs))] = None
+            differing |= {name} if key in found else set()
+        remarks |= {f"{paper.remark}.": None} if paper.remark else {}
+    listed = "; ".join(f"{name}: {' / '.join(ours)}" for name, ours in values.items() if name in differing)
+    sentence = f"Settings that differ from the paper's (its values in brackets; off where it gives none): {listed}."
+    return [*([sentence] if differing else []), *remarks]
 
 
 @cache
-def _files() -> tuple[Mapping[str, Any], ...]:
+def _papers() -> tuple[_Paper, ...]:
     folder = files("sihg.report.read").joinpath("paper")
-    names = ("mnist", "svhn", "cifar10")
-    return tuple(tomllib.loads(folder.joinpath(f"{name}.toml").read_text(encoding="utf-8")) for name in names)
+    texts = [folder.joinpath(f"{name}.toml").read_text(encoding="utf-8") for name in ("mnist", "svhn", "cifar10")]
+    return tuple(msgspec.convert(tomllib.loads(text), _Paper) for text in texts)
 
 
-def _same(value: Any, said: Any) -> bool:
-    """Whether a setting is what the paper says; 4/255 is a number, "some" is any but zero."""
-    if said == "some":
+def _is_same(value: Value | None, theirs: Value) -> bool:
+    if theirs == NOT_ZERO:
         return bool(value)
-    if isinstance(said, str) and "/" in said:
-        return isinstance(value, int | float) and abs(value - float(Fraction(said))) < 1e-9
-    return bool(value == said)
+    if isinstance(theirs, str) and "/" in theirs:
+        return isinstance(value, int | float) and abs(value - parse_number(theirs)) < 1e-9
+    return value == theirs
 
 
 def _spreads(percents: Mapping[str, list[float]], trials: int) -> dict[str, Spread]:
-    """Shares, from percents with their deviations; a number without one is quoted from elsewhere."""
     return {
         attack: Spread(_share(mean), _share(rest[0]) if rest else None, trials if rest else None)
         for attack, (mean, *rest) in percents.items()
@@ -108,5 +131,5 @@ def _spreads(percents: Mapping[str, list[float]], trials: int) -> dict[str, Spre
 
 
 def _share(percent: float) -> float:
-    """0.6234 for 62.34, without the last bits of a division."""
+    """Convert 62.34 to 0.6234, without the last bits of a division."""
     return round(percent / 100, 6)

@@ -1,22 +1,39 @@
-"""Read the run folders that `sihg train ... --out DIR` leaves, finished or not: settings, epochs, evaluations."""
+"""Read the run folders of `sihg train --out`, finished or not, and group runs that differ only in their seed."""
 
 import json
 import os
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
-from typing import Any
+
+import msgspec
+import numpy as np
 
 from sihg.errors import InputError
-from sihg.report.read.evaluations import Evaluation, RadiusCurve, counted, finite, read_evaluations
-from sihg.store.files import read_json
+from sihg.report.read.evaluations import (
+    Evaluation,
+    Floats,
+    RadiusCurve,
+    Remark,
+    collect_evaluations,
+    natural_order,
+    read_records,
+)
+from sihg.report.read.palette import Look, looks
 from sihg.store.run_folder import GRID, RunFolder
+from sihg.store.schema import (
+    METRICS_COLUMNS,
+    Environment,
+    MetricsRow,
+    Settings,
+    read_grid_config,
+    read_record,
+    read_run_config,
+)
 from sihg.store.tables import read_json_lines, read_table
-from sihg.store.toml import from_toml
-
-Row = Mapping[str, float | None]
-NUMBERS = ("epoch", "step", "accuracy", "natural", "robust", "passes", "seconds")  # of metrics.csv
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,14 +42,14 @@ class TrainingRun:
 
     name: str
     folder: RunFolder
-    config: str  # the file as it is
-    settings: Mapping[str, Any]  # by dotted name
-    rows: tuple[Row, ...]
+    config: str  # the text of config.toml
+    settings: Settings
+    rows: tuple[MetricsRow, ...]  # NaN and infinite values are None
     warnings: tuple[str, ...]
-    environment: Mapping[str, Any]
+    environment: Environment
     evaluations: tuple[Evaluation, ...]
     radii: tuple[RadiusCurve, ...]
-    doubts: tuple[str, ...]  # about its evaluations
+    remarks: tuple[Remark, ...]  # about its evaluations
 
     @property
     def method(self) -> str:
@@ -41,128 +58,236 @@ class TrainingRun:
 
     @property
     def epochs(self) -> int:
-        """Epochs that are done."""
-        return int(self.rows[-1]["epoch"] or 0) if self.rows else 0
+        """The number of finished epochs."""
+        return self.rows[-1].epoch if self.rows else 0
 
     @property
-    def asked(self) -> int | None:
-        """Epochs that the run shall have."""
-        asked = self.settings.get("epochs")
-        return asked if isinstance(asked, int) else None
+    def planned_epochs(self) -> int | None:
+        """The number of epochs in the settings."""
+        planned = self.settings.get("epochs")
+        return planned if isinstance(planned, int) else None
 
     @property
     def is_finished(self) -> bool:
-        """Whether it has all its epochs."""
-        return self.asked is None or self.epochs >= self.asked
+        """Whether all epochs are done."""
+        return self.planned_epochs is None or self.epochs >= self.planned_epochs
 
     @property
-    def last(self) -> Row:
-        """The row of the last evaluation on held-out samples; empty where there was none."""
-        return next((row for row in reversed(self.rows) if row["robust"] is not None), {})
+    def last(self) -> MetricsRow | None:
+        """The row of the last evaluation on held-out samples."""
+        return next((row for row in reversed(self.rows) if row.robust is not None), None)
 
     @property
-    def best(self) -> Row:
-        """The row of the best robust accuracy on held-out samples, the first of equals; empty where there is none."""
-        return max((row for row in self.rows if row["robust"] is not None), key=_robust, default={})
+    def best(self) -> MetricsRow | None:
+        """The row of the best robust accuracy on held-out samples, the first of equals."""
+        held_out = [row for row in self.rows if row.robust is not None]
+        return max(held_out, key=lambda row: row.robust or 0.0, default=None)
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """Runs with the same settings and different seeds: the trials of one experiment."""
+
+    name: str
+    trials: tuple[TrainingRun, ...]
+    look: Look  # in every figure and table
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of its first run."""
+        return self.trials[0].settings
+
+    @property
+    def method(self) -> str:
+        """The name of the method."""
+        return self.trials[0].method
+
+    @property
+    def counted(self) -> tuple[TrainingRun, ...]:
+        """The trials whose numbers count: the finished ones, or all if none is finished."""
+        return tuple(run for run in self.trials if run.is_finished) or self.trials
 
 
 def run_folders(folder: Path) -> list[Path]:
-    """The run folders there: the folder itself, or those right inside it; maybe none.
+    """List the run folders: the folder itself, or those directly inside it, which may be none.
 
-    They are in the order people count, those of a grid by method as it has them.
+    Numbers in names are sorted by value. The runs of a grid come in the order of its methods.
     """
     if (folder / "config.toml").is_file():
         return [folder]
     inside = [path.parent for path in folder.glob("*/config.toml") if path.is_file()]
-    methods = from_toml(folder / GRID).get("methods") if (folder / GRID).is_file() else None
-    rank = {method: i for i, method in enumerate(methods)} if isinstance(methods, dict) else {}
-    return sorted(inside, key=lambda path: (rank.get(path.name.rpartition("-s")[0], len(rank)), counted(path.name)))
+    methods = read_grid_config(folder / GRID).methods if (folder / GRID).is_file() else {}
+    rank = {method: i for i, method in enumerate(methods)}
+    return sorted(
+        inside, key=lambda path: (rank.get(path.name.rpartition("-s")[0], len(rank)), natural_order(path.name))
+    )
 
 
-def called(folder: Path) -> str:
-    """The name of a folder as text, `.` and `..` by what they are."""
-    return _text(folder.name if folder.name not in ("", "..") else folder.resolve().name)
+def result_kind(folder: Path) -> str:
+    """Return what a folder holds: "solve", "runs" or "evaluations"; raise InputError if it holds none of them."""
+    if (folder / "summary.json").is_file():
+        return "solve"
+    if run_folders(folder):
+        return "runs"
+    if any(folder.glob("evaluation/*.json")):
+        return "evaluations"
+    if not folder.is_dir():
+        what = "is a file, not a folder" if folder.exists() else "does not exist"
+        raise InputError(
+            f"{folder} {what}: give the folder of a training run, a solve or evaluations",
+            code="not-a-folder",
+            folder=folder,
+        )
+    raise InputError(
+        f"{folder} has no results (summary.json of a solve, config.toml of a run, or evaluation/*.json), and no folder "
+        "in it is a run: give a folder with results",
+        code="no-results",
+        folder=folder,
+    )
+
+
+def folder_name(folder: Path) -> str:
+    """Return the name of a folder as text, also of `.` and `..`."""
+    return _as_printable(folder.name if folder.name not in ("", "..") else folder.resolve().name)
 
 
 def read_run(path: Path, name: str = "") -> TrainingRun:
-    """Read a run folder; only the config has to be there, and what is damaged is named."""
+    """Read a run folder. Only config.toml must exist; a damaged file raises an InputError that names it."""
     folder = RunFolder.open(path)
-    settings = _dotted(from_toml(folder.config))
-    evaluations, radii, doubts = read_evaluations(folder, settings)
+    settings = read_run_config(folder.config).settings
+    checkpoints = [checkpoint.name for checkpoint in folder.checkpoints.glob("*-*")]
+    evaluations = collect_evaluations(read_records(folder.evaluation), settings, checkpoints)
     return TrainingRun(
-        name=name or called(path),
+        name=name or folder_name(path),
         folder=folder,
         config=folder.config.read_text(encoding="utf-8"),
         settings=settings,
-        rows=_rows(folder.metrics),
-        warnings=_warnings(folder.log),
-        environment=read_json(folder.environment) if folder.environment.exists() else {},
-        evaluations=evaluations,
-        radii=radii,
-        doubts=doubts,
+        rows=_read_metrics(folder.metrics),
+        warnings=_read_warnings(folder.log),
+        environment=read_record(folder.environment, Environment) if folder.environment.exists() else Environment(),
+        evaluations=evaluations.attacks,
+        radii=evaluations.curves,
+        remarks=evaluations.remarks,
     )
 
 
 def read_runs(folders: Sequence[Path]) -> list[TrainingRun]:
-    """All runs in the folders; those of the same name are called by their paths, from where these part."""
-    found: dict[Path, Path] = {}  # a run that is named in two ways is one
+    """Read all runs in the folders. Runs of the same name get the part of their paths in which they differ."""
+    found: dict[Path, Path] = {}  # by normal path: a run that is given in two ways is read once
     for folder in folders:
         inside = run_folders(folder)
         if not inside and folder.is_dir():
-            raise InputError(f"{folder} has no config.toml, nor has a folder in it: give what `sihg train --out` made")
-        found |= {_whole(path): path for path in inside or [folder]}  # what is no folder is refused when it is read
-    times = Counter(called(path) for path in found)
-    alike = [path for path in found if times[called(path)] > 1]
-    above = _above(alike)
-    names = {path: _text(str(path.relative_to(above) if above else path)) for path in alike}
-    return [read_run(path, names.get(whole, called(whole))) for whole, path in found.items()]
+            raise InputError(
+                f"{folder} has no config.toml and no folder with one: give a folder that `sihg train --out` made",
+                code="no-runs",
+                folder=folder,
+            )
+        found |= {Path(os.path.normpath(path.absolute())): path for path in inside or [folder]}
+    times = Counter(folder_name(path) for path in found)
+    same_name = [path for path in found if times[folder_name(path)] > 1]
+    above = _common_folder(same_name)
+    names = {path: _as_printable(str(path.relative_to(above) if above else path)) for path in same_name}
+    return [read_run(path, names.get(normal, folder_name(normal))) for normal, path in found.items()]
 
 
-def as_text(value: Any) -> str:
-    """A value of a setting for reading."""
+def group_trials(runs: Sequence[TrainingRun]) -> list[Entry]:
+    """Group runs that differ only in their seed. A run that repeats the seed of a group starts a new one."""
+    groups: list[list[TrainingRun]] = []
+    for run in runs:
+        same = (group for group in groups if "seed" in run.settings and _but_seed(group[0]) == _but_seed(run))
+        group = next((group for group in same if all(_seed(other) != _seed(run) for other in group)), None)
+        if group is None:
+            groups.append([run])
+        else:
+            group.append(run)
+    names = [_common_name(group) for group in groups]
+    repeated = {name for name, times in Counter(names).items() if times > 1}
+    styles = looks([group[0].method for group in groups])
+    return [
+        Entry(group[0].name if name in repeated else name, tuple(group), look)
+        for name, group, look in zip(names, groups, styles, strict=True)
+    ]
+
+
+def compare_settings(runs: Sequence[TrainingRun]) -> tuple[Settings, dict[str, list[object]]]:
+    """Return the settings that all runs share, and the values per run of the others (None: not set)."""
+    values: dict[str, list[object]] = {
+        name: [run.settings.get(name) for run in runs] for run in runs for name in run.settings
+    }
+    common = {name: runs[0].settings[name] for name, row in values.items() if all(value == row[0] for value in row)}
+    return common, {name: row for name, row in values.items() if name not in common}
+
+
+def setting_text(value: object) -> str:
+    """Return the value of a setting as text for reading."""
     if value is None:
         return "—"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _whole(path: Path) -> Path:
-    return Path(os.path.normpath(path.absolute()))
-
-
-def _above(paths: Sequence[Path]) -> Path | None:
-    """The folder in which the paths part; None where they have none in common."""
+def read_memory(run: TrainingRun) -> Floats:
+    """Read memory.csv: columns for the epoch, the mean move and the share of each bin. Empty without the file."""
+    source = run.folder.memory_table
+    rows = read_table(source) if source.is_file() else []
+    bins = [name for name in (rows[0] if rows else {}) if name.startswith("to_")]
     try:
-        return Path(os.path.commonpath([path.parent for path in paths]))
-    except ValueError:  # there are none, or they lie on several drives
-        return None
+        return np.array([[float(row[name]) for name in ("epoch", "moved", *bins)] for row in rows], dtype=np.float64)
+    except (ValueError, KeyError) as error:
+        raise _invalid_cell(source, error) from error
 
 
-def _text(name: str) -> str:
-    """A name of the file system as text."""
-    return name.encode(errors="backslashreplace").decode()
-
-
-def _robust(row: Row) -> float:
-    return row["robust"] or 0.0
-
-
-def _dotted(table: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        flat |= _dotted(value, f"{before}{key}.") if isinstance(value, Mapping) else {before + key: value}
-    return flat
-
-
-def _rows(source: Path) -> tuple[Row, ...]:
+def _read_metrics(source: Path) -> tuple[MetricsRow, ...]:
     rows = read_table(source) if source.exists() else []
     try:
-        return tuple({key: finite(float(row.get(key) or "nan")) for key in NUMBERS} for row in rows)
-    except ValueError as error:
-        raise InputError(f"{source} has a cell that is no number ({error}): repair that cell") from error
+        return tuple(_without_nan(MetricsRow.from_cells(row)) for row in rows)
+    except msgspec.ValidationError as error:
+        raise _invalid_cell(source, error) from error
 
 
-def _warnings(source: Path) -> tuple[str, ...]:
+def _without_nan(row: MetricsRow) -> MetricsRow:
+    cells = row.cells()
+    bad = {name: None for name in METRICS_COLUMNS if not isfinite(cells[name] or 0.0)}
+    return msgspec.structs.replace(row, **bad) if bad else row
+
+
+def _read_warnings(source: Path) -> tuple[str, ...]:
     entries = read_json_lines(source) if source.exists() else []
     return tuple(
         str(entry.get("text", "")) for entry in entries if isinstance(entry, dict) and entry.get("event") == "warning"
     )
+
+
+def _invalid_cell(source: Path, error: Exception) -> InputError:
+    return InputError(f"{source} has an invalid cell ({error}): correct it there", code="table-cell", path=source)
+
+
+def _common_folder(paths: Sequence[Path]) -> Path | None:
+    """Return the deepest folder that holds all paths, or None."""
+    try:
+        return Path(os.path.commonpath([path.parent for path in paths]))
+    except ValueError:  # no paths, or paths on several drives
+        return None
+
+
+def _as_printable(name: str) -> str:
+    """Escape bytes of a file name that are not text."""
+    return name.encode(errors="backslashreplace").decode()
+
+
+def _but_seed(run: TrainingRun) -> str:
+    return json.dumps({key: value for key, value in run.settings.items() if key != "seed"}, sort_keys=True)
+
+
+def _seed(run: TrainingRun) -> str:
+    return str(run.settings.get("seed"))
+
+
+def _common_name(group: Sequence[TrainingRun]) -> str:
+    """Return the names without their seeds if they are then the same; otherwise name the first."""
+    stems = {_without_seed(run) for run in group}
+    return stems.pop() if len(stems) == 1 else f"{group[0].name} and {len(group) - 1} more"
+
+
+def _without_seed(run: TrainingRun) -> str:
+    seed = re.escape(_seed(run))
+    return re.sub(rf"(?:[-_. ](?:s|seed)?[-_]?|seed[-_]?){seed}$", "", run.name) or run.name

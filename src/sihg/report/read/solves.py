@@ -1,36 +1,39 @@
-"""Read the folder that `sihg solve ... --out DIR` leaves: summary, histories, trajectories, field."""
+"""Read the folder of `sihg solve --out`: summary, histories, trajectories, field."""
 
 import csv
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, isfinite
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from sihg.errors import InputError
-from sihg.store.files import read_json
+from sihg.report.read.evaluations import Floats
+from sihg.store.schema import SolveField, SolveRow, SolveSummary, read_record
 
-Array = NDArray[np.float64]
-WHOLE = ("n", "dimension_w", "dimension_delta", "seed", "iterations")
 REMEDY = "run `sihg solve ... --out DIR` again and report on its DIR"
+
+
+class _History(msgspec.Struct):
+    """METHOD/history.json: the recorded rows, by column."""
+
+    columns: dict[str, tuple[float | None, ...]]
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
     """The recorded rows of a method; `value` is ||F||^2, infinite where it was not finite."""
 
-    iteration: Array
-    gradients: Array
-    value: Array
+    iteration: Floats
+    gradients: Floats
+    value: Floats
 
     @property
-    def mean(self) -> Array:
+    def mean(self) -> Floats:
         """The running average of ||F||^2 over the iterations after the first row; infinite at that row itself.
 
-        Between recorded rows ||F||^2 is taken as linear, so it is exact where every iteration was recorded.
+        Between recorded rows ||F||^2 is taken as linear, so the average is exact if every iteration was recorded.
         """
         if not len(self.value):
             return self.value
@@ -43,45 +46,33 @@ class Curve:
 
 @dataclass(frozen=True, eq=False)
 class MethodRun:
-    """One method on the problem: its line of the summary, its curve, and its path where the problem is a plane."""
+    """One method on the problem: its row of the summary, its curve, and its path if the problem is a plane."""
 
-    method: str
-    iterations: int
-    w_gradients: int
-    delta_gradients: int
-    seconds: float
-    saddle_norm_squared: float | None
-    distance: float | None
-    sigma: float | None
-    tau: float | None
-    theta: float | None
-    source: str
-    bound: float | None
-    stopped: str
-    warnings: tuple[str, ...]
+    row: SolveRow
     curve: Curve
-    path: Array | None
+    path: Floats | None
 
     @property
     def mean(self) -> float | None:
-        """The average of ||F||^2 over all iterations, None where it is not finite or nothing was recorded."""
+        """The average of ||F||^2 over all iterations; None if it is not finite or nothing was recorded."""
         last = self.curve.mean[-1:]
         return float(last[0]) if last.size and isfinite(last[0]) else None
 
     @property
     def guarantee(self) -> float | None:
         """Theorem 1's bound on the expectation of that average."""
-        return self.bound / self.iterations if self.bound is not None and self.iterations else None
+        row = self.row
+        return row.bound / row.iterations if row.bound is not None and row.iterations else None
 
 
 @dataclass(frozen=True, eq=False)
 class Field:
-    """The descent-ascent direction on a grid; rows of `dw` and `ddelta` belong to `delta`."""
+    """The descent-ascent direction on a grid; a row of `dw` and `ddelta` belongs to one value of `delta`."""
 
-    w: Array
-    delta: Array
-    dw: Array
-    ddelta: Array
+    w: Floats
+    delta: Floats
+    dw: Floats
+    ddelta: Floats
     solution: tuple[float, float] | None
     box: tuple[float, float, float, float] | None
 
@@ -90,118 +81,74 @@ class Field:
 class Solved:
     """All that a solve folder says."""
 
-    problem: str
-    about: str
-    options: Mapping[str, Any]
-    n: int
-    dimension_w: int
-    dimension_delta: int
-    seed: int
-    iterations: int
-    command: str
-    environment: Mapping[str, Any]
+    summary: SolveSummary
     methods: tuple[MethodRun, ...]
     field: Field | None
 
 
 def read_solved(folder: Path) -> Solved:
-    """Read a solve folder; whatever is missing or damaged is named, with what to do."""
+    """Read a solve folder; an error names the missing or damaged file and what to do."""
     source = folder / "summary.json"
-    summary = read_json(source, REMEDY)
-    in_plane = (folder / "field.json").exists() and summary.get("dimension_w") == summary.get("dimension_delta") == 1
-    entries = _get(summary, "methods", list, source)
-    if not entries:
-        raise InputError(f"{source} lists no methods: {REMEDY}")
+    summary = read_record(source, SolveSummary, REMEDY)
+    if not summary.methods:
+        raise InputError(f"{source} lists no methods: {REMEDY}", code="solve-without-methods", path=source)
+    in_plane = (folder / "field.json").exists() and summary.dimension_w == summary.dimension_delta == 1
     return Solved(
-        **{key: _get(summary, key, str, source) for key in ("problem", "about", "command")},
-        **{key: _get(summary, key, int, source) for key in WHOLE},
-        **{key: _get(summary, key, dict, source) for key in ("options", "environment")},
-        methods=tuple(_method(folder, entry, source, in_plane) for entry in entries),
-        field=_field(folder / "field.json") if in_plane else None,
+        summary,
+        tuple(_method(folder, row, in_plane) for row in summary.methods),
+        _field(folder / "field.json") if in_plane else None,
     )
 
 
-def _method(folder: Path, entry: Any, source: Path, in_plane: bool) -> MethodRun:
-    if not isinstance(entry, dict):
-        raise InputError(f"{source}: an entry of 'methods' is {entry!r}, not an object: {REMEDY}")
-    name = _get(entry, "method", str, source)
-    if Path(name).name != name:
-        raise InputError(f"{source}: method {name!r} cannot be the name of a folder: {REMEDY}")
-    keys = ("saddle_norm_squared", "distance", "sigma", "tau", "theta", "bound")
-    numbers: dict[str, Any] = {key: _number(entry, key, source) for key in keys}
-    return MethodRun(
-        method=name,
-        **{key: _get(entry, key, int, source) for key in ("iterations", "w_gradients", "delta_gradients")},
-        seconds=float(_get(entry, "seconds", (int, float), source)),
-        **numbers,
-        source=_get(entry, "source", str, source),
-        stopped=_get(entry, "stopped", str, source),
-        warnings=tuple(str(text) for text in _get(entry, "warnings", list, source)),
-        curve=_curve(folder / name / "history.json"),
-        path=_path(folder / name / "trajectory.csv") if in_plane else None,
-    )
+def _method(folder: Path, row: SolveRow, in_plane: bool) -> MethodRun:
+    if Path(row.method).name != row.method:
+        raise InputError(
+            f"{folder / 'summary.json'}: method {row.method!r} cannot be the name of a folder: {REMEDY}",
+            code="solve-method-name",
+            method=row.method,
+        )
+    numbers = ("saddle_norm_squared", "distance", "sigma", "tau", "theta", "bound")
+    bad = {name: None for name in numbers if not isfinite(getattr(row, name) or 0.0)}
+    home = folder / row.method
+    path = _path(home / "trajectory.csv") if in_plane else None
+    return MethodRun(msgspec.structs.replace(row, **bad) if bad else row, _curve(home / "history.json"), path)
 
 
 def _curve(source: Path) -> Curve:
-    columns = _get(read_json(source, REMEDY), "columns", dict, source)
+    columns = read_record(source, _History, REMEDY).columns
     if not columns:  # nothing was recorded
         return Curve(*3 * (np.empty(0),))
     names = ("iteration", "w_gradients", "delta_gradients", "saddle_norm_squared")
-    iteration, of_w, of_delta, value = (_array(_get(columns, name, list, source), source, name) for name in names)
+    if missing := [name for name in names if name not in columns]:
+        raise _damaged(source, f"has no column {missing[0]}")
+    iteration, of_w, of_delta, value = (np.array(columns[name], dtype=np.float64) for name in names)  # null: NaN
     if len({len(iteration), len(of_w), len(of_delta), len(value)}) > 1 or np.any(np.diff(iteration) <= 0):
-        raise InputError(f"{source}: its columns differ in length or its iterations do not increase: {REMEDY}")
+        raise _damaged(source, "has columns of different lengths, or iterations that do not increase")
     return Curve(iteration, of_w + of_delta, np.where(np.isfinite(value), value, inf))
 
 
-def _path(source: Path) -> Array:
-    """The points (w, delta) of a trajectory."""
+def _path(source: Path) -> Floats:
+    """Read the points (w, delta) of a trajectory."""
     try:
         with source.open(encoding="utf-8", newline="") as file:
             return np.array([[float(row["w"]), float(row["delta"])] for row in csv.DictReader(file)]).reshape(-1, 2)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"cannot read {source} as a trajectory ({_why(error)}): {REMEDY}") from error
+        raise _damaged(source, f"is not a trajectory ({getattr(error, 'strerror', None) or error})") from error
 
 
 def _field(source: Path) -> Field:
-    content = read_json(source, REMEDY)
-    w, delta, dw, ddelta = (_array(_get(content, k, list, source), source, k) for k in ("w", "delta", "dw", "ddelta"))
-    if not dw.shape == ddelta.shape == (len(delta), len(w)) or min(dw.shape) < 2:
-        raise InputError(f"{source}: dw and ddelta need a row for each delta and a column for each w, >= 2: {REMEDY}")
+    record = read_record(source, SolveField, REMEDY)
+    w, delta = np.array(record.w), np.array(record.delta)
+    widths = {len(row) for row in (*record.dw, *record.ddelta)}
+    if len(delta) < 2 or len(w) < 2 or widths != {len(w)} or not len(record.dw) == len(record.ddelta) == len(delta):
+        raise _damaged(source, "needs a row of dw and ddelta for each delta and a column for each w, at least 2")
     if np.any(np.diff(w) <= 0) or np.any(np.diff(delta) <= 0):
-        raise InputError(f"{source}: the grids w and delta must increase: {REMEDY}")
-    return Field(w, delta, dw, ddelta, _corner(content, "solution", 2, source), _corner(content, "box", 4, source))
+        raise _damaged(source, "has a grid w or delta that does not increase")
+    if not np.isfinite([*(record.solution or ()), *(record.box or ())]).all():
+        raise _damaged(source, "has a solution or a box that is not finite")
+    dw, ddelta = (np.array(rows, dtype=np.float64) for rows in (record.dw, record.ddelta))
+    return Field(w, delta, dw, ddelta, record.solution, record.box)
 
 
-def _corner(content: dict[str, Any], key: str, size: int, source: Path) -> Any:
-    """So many finite numbers, or None."""
-    if content.get(key) is None:
-        return None
-    values = _array(_get(content, key, list, source), source, key)
-    if values.shape != (size,) or not np.isfinite(values).all():
-        raise InputError(f"{source}: {key} must be {size} finite numbers or null: {REMEDY}")
-    return tuple(values.tolist())
-
-
-def _get(record: Mapping[str, Any], key: str, kind: type | tuple[type, ...], source: Path) -> Any:
-    if key not in record:
-        raise InputError(f"{source} lacks {key!r}: {REMEDY}")
-    if not isinstance(record[key], kind):
-        raise InputError(f"{source}: {key!r} cannot be {record[key]!r}: {REMEDY}")
-    return record[key]
-
-
-def _number(record: Mapping[str, Any], key: str, source: Path) -> float | None:
-    """A finite number; None for null and for what is not finite."""
-    value = _get(record, key, (int, float, type(None)), source)
-    return float(value) if value is not None and isfinite(value) else None
-
-
-def _array(values: list[Any], source: Path, name: str) -> Array:
-    try:
-        return np.array(values, dtype=np.float64)  # null becomes nan
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{source}: {name!r} is not made of numbers ({error}): {REMEDY}") from error
-
-
-def _why(error: Exception) -> str:
-    return str(getattr(error, "strerror", None) or error)
+def _damaged(source: Path, what: str) -> InputError:
+    return InputError(f"{source} {what}: {REMEDY}", code="solve-damaged", path=source)

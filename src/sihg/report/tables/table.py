@@ -1,4 +1,4 @@
-"""Tables: as CSV with every digit, as Markdown and LaTeX for reading; and the table of methods of a solve."""
+"""Hold tables, and write them as CSV with every digit, or as Markdown and LaTeX for reading."""
 
 import csv
 import io
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from html import escape
 from typing import NamedTuple
 
-from sihg.report.read.solves import MethodRun, Solved
 from sihg.store.statistics import Spread
 
+PERCENT = "\N{NO-BREAK SPACE}%"  # the end of a heading above shares
 PLUS_MINUS = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"
-LATEX = {  # characters that LaTeX reads as its own, or does not know
+LATEX = {  # characters that LaTeX reads as commands, or does not know
     **{special: f"\\{special}" for special in "&%$#_{}"},
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -21,7 +21,7 @@ LATEX = {  # characters that LaTeX reads as its own, or does not know
     "|": r"\textbar{}",
     '"': r"\textquotedbl{}",
     "`": r"\textasciigrave{}",
-    "[": "{[}",  # at the start of a row it would be an argument of the line's end, or of a rule
+    "[": "{[}",  # at the start of a row, LaTeX would take it for an argument
     "*": "{*}",
     "\N{NO-BREAK SPACE}": "~",
     "±": r"$\pm$",
@@ -34,7 +34,7 @@ Cell = str | int | float | Spread | None
 
 
 class Column(NamedTuple):
-    """A column: its key in the CSV, its heading for people."""
+    """A column: its key in the CSV, its heading for reading."""
 
     key: str
     heading: str
@@ -43,124 +43,115 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """Columns and their rows."""
+    """Columns and rows."""
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
 
     def part(self, *keys: str) -> "Table":
-        """Only these columns, in this order; those that are not there are left out."""
+        """Return a table of these columns, in this order; unknown keys are ignored."""
         where = {column.key: i for i, column in enumerate(self.columns)}
         chosen = [where[key] for key in keys if key in where]
         return Table([self.columns[i] for i in chosen], [[row[i] for i in chosen] for row in self.rows])
 
 
-def table(solved: Solved) -> Table:
-    """All that is known of every method; the columns of Theorem 1's bound only where a method has one."""
-    columns = [
-        Column("method", "method", is_text=True),
-        Column("iterations", "iterations"),
-        Column("w_gradients", "block gradients in w"),
-        Column("delta_gradients", "block gradients in δ"),
-        Column("seconds", "seconds"),
-        Column("saddle_norm_squared", "‖F‖² at the end"),
-        Column("mean_saddle_norm_squared", "average ‖F‖²"),
-        Column("guarantee", "bound on it (Theorem 1)"),
-        Column("distance", "distance to the solution"),
-        Column("sigma", "σ"),  # noqa: RUF001
-        Column("tau", "τ"),
-        Column("theta", "θ"),
-        Column("source", "step sizes from", is_text=True),
-        Column("stopped", "stopped because", is_text=True),
-    ]
-    made = Table(columns, [_row(run) for run in solved.methods])
-    if all(run.guarantee is None for run in solved.methods):
-        return made.part(*(column.key for column in columns if column.key != "guarantee"))
-    return made
-
-
-def _row(run: MethodRun) -> list[Cell]:
-    return [
-        run.method,
-        run.iterations,
-        run.w_gradients,
-        run.delta_gradients,
-        run.seconds,
-        run.saddle_norm_squared,
-        run.mean,
-        run.guarantee,
-        run.distance,
-        run.sigma,
-        run.tau,
-        run.theta,
-        run.source,
-        run.stopped,
-    ]
-
-
-def flat(made: Table) -> Table:
-    """The table with each mean, its deviation and the number of trials in columns of their own."""
+def split_spreads(table: Table) -> Table:
+    """Split each mean into three columns: mean, deviation and number of trials."""
     columns: list[Column] = []
-    rows: list[list[Cell]] = [[] for _ in made.rows]
-    for i, column in enumerate(made.columns):
-        cells = [row[i] for row in made.rows]
-        spread = any(isinstance(cell, Spread) and cell.deviation is not None for cell in cells)
-        columns += [column, *(Column(f"{column.key}_{part}", part) for part in ("deviation", "n") if spread)]
+    rows: list[list[Cell]] = [[] for _ in table.rows]
+    for i, column in enumerate(table.columns):
+        cells = [row[i] for row in table.rows]
+        is_spread = any(isinstance(cell, Spread) and cell.deviation is not None for cell in cells)
+        columns += [column, *(Column(f"{column.key}_{part}", part) for part in ("deviation", "n") if is_spread)]
         for row, cell in zip(rows, cells, strict=True):
             parts: tuple[Cell, ...] = cell[:3] if isinstance(cell, Spread) else (cell, None, None)
-            row += parts if spread else parts[:1]
+            row += parts if is_spread else parts[:1]
     return Table(columns, rows)
 
 
-def as_csv(made: Table) -> str:
-    """The table with every digit; empty where a number is not known or not finite."""
-    made, text = flat(made), io.StringIO()
+def as_csv(table: Table) -> str:
+    """Write every digit; unknown numbers are empty cells."""
+    table, text = split_spreads(table), io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([column.key for column in made.columns])
-    writer.writerows(made.rows)
+    writer.writerow([column.key for column in table.columns])
+    writer.writerows(table.rows)
     return text.getvalue()
 
 
-def as_markdown(made: Table) -> str:
-    """The table for reading, numbers to three digits."""
+def as_markdown(table: Table) -> str:
+    """Write a Markdown table, numbers to three digits."""
     lines = [
-        [_markdown(column.heading) for column in made.columns],
-        ["---" if column.is_text else "---:" for column in made.columns],
-        *([_markdown(read(cell)) for cell in row] for row in made.rows),
+        [_markdown(column.heading) for column in table.columns],
+        ["---" if column.is_text else "---:" for column in table.columns],
+        *([_markdown(cell_text(cell)) for cell in row] for row in table.rows),
     ]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def as_latex(made: Table) -> str:
-    """The table for reading in LaTeX, with the rules of booktabs."""
-    lines = [[_latex(column.heading) for column in made.columns]]
-    lines += [[_latex(read(cell)) for cell in row] for row in made.rows]
+def as_latex(table: Table) -> str:
+    """Write a LaTeX table with the rules of booktabs, numbers to three digits."""
+    lines = [[_latex(column.heading) for column in table.columns]]
+    lines += [[_latex(cell_text(cell)) for cell in row] for row in table.rows]
     head, *body = [f"{' & '.join(line)} \\\\\n" for line in lines]
-    places = "".join("l" if column.is_text else "r" for column in made.columns)
+    places = "".join("l" if column.is_text else "r" for column in table.columns)
     return (
         f"% needs \\usepackage{{booktabs}}\n\\begin{{tabular}}{{{places}}}\n\\toprule\n{head}\\midrule\n"
         f"{''.join(body)}\\bottomrule\n\\end{{tabular}}\n"
     )
 
 
-def read(cell: Cell) -> str:
-    """A cell for reading."""
+def cell_text(cell: Cell) -> str:
+    """Return a cell as text for reading."""
     if cell is None:
         return "—"
     if isinstance(cell, str):
         return cell
     if isinstance(cell, Spread):
-        return spread_text(cell, f"{cell.mean:.3g}", "" if cell.deviation is None else f"{cell.deviation:.2g}")
+        return _spread_text(cell, f"{cell.mean:.3g}", "" if cell.deviation is None else f"{cell.deviation:.2g}")
     return f"{cell:,}" if isinstance(cell, int) else f"{cell:.3g}"
 
 
 def count(number: int, one: str, many: str) -> str:
-    """So many of a thing, in words."""
+    """Return a number with its noun, such as "2 runs"."""
     return f"{number:,} {one if number == 1 else many}"
 
 
-def spread_text(spread: Spread, mean: str, deviation: str) -> str:
-    """A mean with its deviation, and of how many trials where some have none."""
+def for_reading(table: Table) -> Table:
+    """Write shares as percent, radii as 8/255, and costs with few digits."""
+    rows = [[_reading(cell, column) for cell, column in zip(row, table.columns, strict=True)] for row in table.rows]
+    return Table(table.columns, rows)
+
+
+def radius_text(eps: float) -> str:
+    """Return a radius as k/255, unless it is not a multiple of 1/255 or has a short decimal form."""
+    k = round(255 * eps)
+    if k and abs(255 * eps - k) < 1e-6 and len(f"{eps:.9g}") > 5:
+        return f"{k}/255"
+    return f"{eps:.6g}"
+
+
+def _reading(cell: Cell, column: Column) -> str:
+    if not isinstance(cell, Spread):
+        return _number(cell, column) if isinstance(cell, float) else cell_text(cell)
+    is_share = column.heading.endswith("%")
+    if cell.deviation is None or (cell.deviation == 0 and not is_share):  # the same cost in all trials
+        return _spread_text(cell._replace(deviation=None), _number(cell.mean, column), "")
+    if is_share:
+        return _spread_text(cell, _number(cell.mean, column), _number(cell.deviation, column))
+    places = 0 if cell.mean >= 100 else 1 if cell.mean >= 10 else 2  # the same for both
+    return _spread_text(cell, f"{cell.mean:,.{places}f}", f"{cell.deviation:,.{places}f}")
+
+
+def _number(value: float, column: Column) -> str:
+    if column.heading.endswith("%"):
+        return f"{100 * value:.2f}"
+    if column.key == "eps":
+        return radius_text(value)
+    return f"{value:,.0f}" if value >= 100 else cell_text(value)
+
+
+def _spread_text(spread: Spread, mean: str, deviation: str) -> str:
+    """Join a mean and its deviation; say how many trials have a value if some have not."""
     text = mean if spread.deviation is None else f"{mean}{PLUS_MINUS}{deviation}"
     return text if spread.of is None else f"{text} ({spread.n} of {spread.of})"
 

@@ -1,6 +1,8 @@
 """Run folders as `sihg train` leaves them, written by hand."""
 
+import csv
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -51,17 +53,37 @@ def write_run(
     return path
 
 
+HEADER: Row = {
+    "weights": "",
+    "sha256": "",
+    "checkpoint": "last",
+    "data": "digits",
+    "split": "test",
+    "samples": 397,
+    "of": 397,
+    "seed": 0,
+    "norm": "linf",
+    "bounds": [0.0, 1.0],
+    "device": "cpu",
+    "rule": "any iterate",
+}
+
+
+def attack_row(attack: str, accuracy: float, samples: int = 397, **changes: Any) -> Row:
+    """A row of a record."""
+    row: Row = {"attack": attack, "accuracy": accuracy, "low": 0.0, "high": 1.0, "samples": samples, "broken": 0}
+    costs = {"passes": 0.0, "forwards": 0.0, "seconds": 0.5, "passes_per_sample": 1.0, "forwards_per_sample": 1.0}
+    return row | costs | changes
+
+
 def write_evaluation(path: Path, name: str = "last_test", **changes: Any) -> Path:
     """Write a record as `sihg evaluate` keeps it."""
-    attacks = [
-        {"attack": "natural", "accuracy": 0.96875, "low": 0.9, "high": 0.99, "passes_per_sample": 0.0},
-        {"attack": "pgd-20", "accuracy": 0.4375, "low": 0.4, "high": 0.5, "passes_per_sample": 12.5},
-    ]
-    record = {"checkpoint": "last", "data": "digits", "split": "test", "eps": 0.25, "norm": "linf"}
-    record |= {"bounds": [0.0, 1.0], "rule": "any iterate"}
     samples = changes.pop("samples", 397)
-    record |= {"attacks": [one | {"samples": samples, "seconds": 0.5} for one in attacks]} | changes
-    return _write_record(path, name, record)
+    attacks = [
+        attack_row("natural", 0.96875, samples, low=0.9, high=0.99, passes_per_sample=0.0),
+        attack_row("pgd-20", 0.4375, samples, low=0.4, high=0.5, passes_per_sample=12.5),
+    ]
+    return _write_record(path, name, {**HEADER, "eps": 0.25, "attacks": attacks} | changes)
 
 
 def write_curve(
@@ -72,10 +94,9 @@ def write_curve(
     **changes: Any,
 ) -> Path:
     """Write a record as `sihg evaluate --curve` keeps it."""
-    values = {"accuracy": list(accuracy), "low": [a - 0.05 for a in accuracy], "high": [a + 0.05 for a in accuracy]}
-    record: Row = {"checkpoint": "last", "data": "digits", "split": "test", "norm": "linf", "bounds": [0.0, 1.0]}
-    record |= {"eps": [0.0, 0.1, 0.2], "samples": 397, "rule": "any iterate", "curves": [{"attack": attack, **values}]}
-    return _write_record(path, name, record | changes)
+    row: Row = {"attack": attack, "accuracy": list(accuracy), "passes": 0.0, "forwards": 0.0, "seconds": 0.5}
+    row |= {"low": [a - 0.05 for a in accuracy], "high": [a + 0.05 for a in accuracy]}
+    return _write_record(path, name, {**HEADER, "eps": [0.0, 0.1, 0.2], "curves": [row]} | changes)
 
 
 def write_verdicts(record: Path, attacks: dict[str, Sequence[int]], label: Sequence[int]) -> None:
@@ -109,7 +130,20 @@ def write_gallery(path: Path, channels: int = 1, **changes: Any) -> Path:
 
 
 def _write_record(path: Path, name: str, record: dict[str, Any]) -> Path:
-    (path / "evaluation").mkdir(exist_ok=True)
+    (path / "evaluation").mkdir(parents=True, exist_ok=True)
     file = path / "evaluation" / f"{name}.json"
     file.write_text(json.dumps(record), encoding="utf-8")
     return file
+
+
+def read_page(folder: Path) -> str:
+    return (folder / "index.html").read_text(encoding="utf-8")
+
+
+def read_csv(folder: Path, name: str = "runs") -> list[dict[str, str]]:
+    with (folder / "report" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def numbers(page: str) -> set[float]:
+    return {float(value) for value in re.findall(r'<data value="([^"]+)">', page)}

@@ -1,0 +1,75 @@
+"""Report on a folder of evaluations without a run, as `Evaluation.save` leaves it."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from sihg.report.figures.examples import gallery_figure
+from sihg.report.figures.radius import record_curves
+from sihg.report.page.html import (
+    environment_texts,
+    evaluation_notes,
+    figure_parts,
+    page_table,
+    page_warnings,
+    render,
+)
+from sihg.report.read.evaluations import AnyRecord, Evaluation, collect_evaluations, read_gallery, read_records
+from sihg.report.read.palette import looks
+from sihg.report.read.runs import folder_name
+from sihg.report.tables.table import count
+from sihg.report.tables.training_tables import evaluation_table
+from sihg.report.training_report import RADIUS, Drawing, write_figures, write_tables
+from sihg.store.files import write_text
+from sihg.store.schema import CurveRecord
+
+PARTS = {"curves": ("Accuracy against ε", [RADIUS], "wide"), "gallery": ("What breaks the model", [], "gallery")}
+
+
+def report_evaluations(folder: Path) -> list[Path]:
+    """Write index.html and, in report/, figures and tables of the records in evaluation/; return their paths."""
+    records = read_records(folder / "evaluation")
+    found = collect_evaluations(records, {})
+    by_record: dict[str, list[Evaluation]] = {}
+    for evaluation in found.attacks:
+        by_record.setdefault(evaluation.source.stem, []).append(evaluation)
+    table = evaluation_table(list(by_record.items()), heading="record")
+    colours = dict(zip(by_record, (look.colour for look in looks(list(by_record))), strict=True))
+    figures = write_figures(_drawings(folder, records), folder / "report")
+    page = render(
+        "evaluations.html",
+        title=folder_name(folder),
+        kicker="sihg, evaluations",
+        about="Accuracy of models on unchanged samples and under attack within the ball.",
+        facts=_facts(records),
+        warnings=page_warnings((folder_name(folder), remark) for remark in found.remarks),
+        evaluations=page_table(table, "Accuracy under every attack", [colours[str(row[0])] for row in table.rows]),
+        result_notes=evaluation_notes(found.attacks),
+        figure_parts=figure_parts(figures, PARTS),
+        environment=environment_texts(record.environment for record in records.values()),
+    )
+    return [
+        *(path for figure in figures for path in (figure.svg, figure.other)),
+        *write_tables({"evaluations": table}, folder / "report"),
+        write_text(folder / "index.html", page),
+    ]
+
+
+def _drawings(folder: Path, records: Mapping[Path, AnyRecord]) -> Iterator[Drawing]:
+    curves = {path.stem: record for path, record in records.items() if isinstance(record, CurveRecord)}
+    for i, (name, record) in enumerate(curves.items(), 1):
+        yield Drawing(f"radius-{i}", record_curves(record), name, f"Checkpoint {record.checkpoint}.", "curves")
+    if (folder / "gallery.npz").is_file():
+        gallery = read_gallery(folder / "gallery.npz", folder_name(folder))
+        caption = f"Under {gallery.attack} ({gallery.ball}); checkpoint {gallery.checkpoint}."
+        yield Drawing("gallery-1", gallery_figure(gallery), "One sample per class", caption, "gallery")
+
+
+def _facts(records: Mapping[Path, AnyRecord]) -> list[str]:
+    facts = [count(len(records), "record", "records")]
+    for form, values in {
+        "model {}": {record.checkpoint for record in records.values()},
+        "data {}": {f"{record.data} {record.split}".strip() for record in records.values()},
+        "{} ball": {record.norm for record in records.values()},
+    }.items():
+        facts += [form.format(*values)] if len(values) == 1 else []
+    return facts

@@ -1,0 +1,191 @@
+"""Put training runs side by side: settings that differ, accuracy, means over seeds and their differences."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from sihg.report.read.evaluations import PROVEN
+from sihg.report.read.runs import TrainingRun, compare_settings, group_trials
+from sihg.report.tables.table import Cell, Column, Table, as_markdown, for_reading, split_spreads
+from sihg.report.tables.training_tables import TEST, difference_table, entry_table, find_results
+from sihg.store.schema import MetricsRow
+
+ABSENT = "-"
+WATCHED = "watched while training: natural / robust"
+
+
+class Watched(msgspec.Struct, frozen=True):
+    """Accuracy on held-out samples at an epoch; None if nothing was held out."""
+
+    epoch: int | None = None
+    natural: float | None = None
+    robust: float | None = None
+
+
+class Tested(msgspec.Struct, frozen=True):
+    """Accuracy on test samples under one attack, with its 95 % interval."""
+
+    accuracy: float
+    low: float
+    high: float
+    samples: int
+
+
+class RunRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A run of a comparison: `settings` are those that differ, `of` is the number of planned epochs."""
+
+    run: str
+    folder: str
+    method: str
+    epochs: int
+    of: int | None
+    settings: dict[str, object]
+    last: Watched
+    best: Watched
+    evaluations: dict[str, Tested]  # by attack
+    passes: float | None
+    seconds: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Runs side by side. `str()` gives the tables as Markdown.
+
+    Args:
+        runs: A row per run.
+        means: A row per group of runs that differ only in their seed; without rows if each run is alone.
+        differences: A row per attack and pair of groups: the difference of their means and its 95 % interval.
+        notes: What to keep in mind when reading the tables.
+    """
+
+    runs: tuple[RunRow, ...]
+    means: Table
+    differences: Table
+    notes: tuple[str, ...]
+
+    def tables(self) -> dict[str, Table]:
+        """Return the tables for reading, by title."""
+        tables = _run_table(self.runs)
+        if self.runs[0].settings:
+            tables["settings that differ"] = _settings_table(self.runs)
+        if self.means.rows:
+            keys = [column.key for column in self.means.columns if column.key.startswith(TEST)]
+            means = for_reading(self.means.part("entry", "trials", *keys, "passes", "seconds"))
+            headings = {"trials": "n", "passes": "passes", "seconds": "seconds"}
+            columns = [column._replace(heading=headings.get(column.key, column.heading)) for column in means.columns]
+            tables["mean ± deviation over the seeds"] = Table(columns, means.rows)
+        if self.differences.rows:
+            tables["differences of the means, with 95 % intervals (Welch)"] = for_reading(self.differences)
+        return tables
+
+    def as_dict(self) -> dict[str, list[object]]:
+        """Return all numbers as plain values, for JSON."""
+        rows = {"means": split_spreads(self.means), "differences": self.differences}
+        return {
+            "runs": [msgspec.to_builtins(run) for run in self.runs],
+            **{
+                name: [dict(zip([c.key for c in table.columns], row, strict=True)) for row in table.rows]
+                for name, table in rows.items()
+            },
+        }
+
+    def __str__(self) -> str:
+        parts = [f"{title}\n\n{as_markdown(table)}" for title, table in self.tables().items()]
+        return "\n".join([*parts, *self.notes])
+
+
+def compare_runs(runs: Sequence[TrainingRun]) -> Comparison:
+    """Compare runs that were read."""
+    means, owners = entry_table(group_trials(runs))
+    several = any(owner and len(owner.trials) > 1 for owner in owners)
+    differing = sorted(compare_settings(runs)[1], key=lambda name: name != "method.name")
+    results = find_results(runs)
+    rows = []
+    for run in runs:
+        tests = {attack: of_run[run.name] for attack, of_run in results.items() if run.name in of_run}
+        rows.append(
+            RunRow(
+                run=run.name,
+                folder=str(run.folder.path),
+                method=run.method,
+                epochs=run.epochs,
+                of=run.planned_epochs,
+                settings={name: run.settings.get(name) for name in differing},
+                last=_watched(run.last),
+                best=_watched(run.best),
+                evaluations={a: Tested(test.accuracy, test.low, test.high, test.samples) for a, test in tests.items()},
+                passes=run.rows[-1].passes if run.rows else None,
+                seconds=run.rows[-1].seconds if run.rows else None,
+            )
+        )
+    notes = ["no setting differs"] if len(runs) > 1 and not differing else []
+    if any(test.rule == PROVEN for of_run in results.values() for test in of_run.values()):
+        notes.append(f"{PROVEN}: a lower bound; attacks give upper bounds")
+    shown = means if several else Table(means.columns, [])
+    return Comparison(tuple(rows), shown, difference_table(means, owners), tuple(notes))
+
+
+def _watched(row: MetricsRow | None) -> Watched:
+    return Watched() if row is None else Watched(row.epoch, row.natural, row.robust)
+
+
+def _run_table(runs: Sequence[RunRow]) -> dict[str, Table]:
+    attacks = list(dict.fromkeys(attack for run in runs for attack in run.evaluations))
+    sizes = {test.samples for run in runs for test in run.evaluations.values()}
+    headings = ["run", "method", "epochs", "watched %", "best % (epoch)", *(f"{a} %" for a in attacks)]
+    rows: list[list[Cell]] = [
+        [
+            run.run,
+            run.method,
+            str(run.epochs) if run.epochs == run.of else f"{run.epochs} of {run.of}",
+            _both(run.last),
+            _both(run.best) + (f" ({run.best.epoch})" if run.best.epoch else ""),
+            *(_share(run.evaluations.get(attack), with_size=len(sizes) > 1) for attack in attacks),
+            *(ABSENT if cost is None else f"{cost:.1f}" for cost in (run.passes, run.seconds)),
+        ]
+        for run in runs
+    ]
+    samples = f"{next(iter(sizes))} test samples" if len(sizes) == 1 else "n test samples"
+    title = f"{WATCHED}; attacks: accuracy on {samples}" if sizes else WATCHED
+    return {title: Table([Column(text, text) for text in [*headings, "passes", "seconds"]], rows)}
+
+
+def _settings_table(runs: Sequence[RunRow]) -> Table:
+    """Show the settings that differ, the longer list downwards; runs that differ only in their seed once."""
+    names = list(runs[0].settings)
+    but_seed = [name for name in names if name != "seed"] or names
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for run in runs:
+        groups.setdefault(tuple(_text(run.settings[name]) for name in but_seed), []).append(run.run)
+    if len(groups) < len(runs):
+        names = but_seed
+        first = [found[0] if len(found) == 1 else f"{found[0]} and {len(found) - 1} more" for found in groups.values()]
+        values = [list(own) for own in groups]
+    else:
+        first = [run.run for run in runs]
+        values = [[_text(run.settings[name]) for name in names] for run in runs]
+    headings = ["run", *names]
+    if len(first) <= len(names):
+        headings, first = ["setting", *first], names
+        values = [list(column) for column in zip(*values, strict=True)]
+    rows: list[list[Cell]] = [[name, *line] for name, line in zip(first, values, strict=True)]
+    return Table([Column(text, text) for text in headings], rows)
+
+
+def _both(watched: Watched) -> str:
+    if watched.robust is None or watched.natural is None:
+        return ABSENT
+    return f"{100 * watched.natural:.1f} / {100 * watched.robust:.1f}"
+
+
+def _share(test: Tested | None, *, with_size: bool) -> str:
+    if test is None:
+        return ABSENT
+    return f"{100 * test.accuracy:.2f}" + (f" (n = {test.samples})" if with_size else "")
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ABSENT if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,128 @@
+"""Which evaluations of a run are its results."""
+
+from pathlib import Path
+
+import pytest
+
+from sihg.report.read.runs import read_run
+from sihg.report.training_report import report_training
+from tests.refused import refused
+from tests.report.folders import attack_row, numbers, read_csv, read_page, write_evaluation, write_run
+
+
+def test_evaluations_of_the_own_ball_are_in_the_headline(tmp_path: Path) -> None:
+    a, b = write_run(tmp_path / "a"), write_run(tmp_path / "b", bounds="none")
+    write_evaluation(a, samples=100)
+    write_evaluation(a, "larger", samples=300, attacks=[attack_row("pgd-20", 0.25, 300)])
+    write_evaluation(a, "weaker", eps=0.1, attacks=[attack_row("pgd-20", 0.875, 397)])
+    write_evaluation(a, "seen", split="train", attacks=[attack_row("pgd-20", 0.625, 1400)])
+    write_evaluation(a, "elsewhere", data="mnist", attacks=[attack_row("natural", 0.125, 999)])
+    write_evaluation(b)
+    report_training(tmp_path)
+    first, second = read_csv(tmp_path)
+    assert (float(first["test natural"]), float(first["test pgd-20"])) == (0.96875, 0.25)
+    assert (float(second["test natural"]), second["test pgd-20"]) == (
+        0.96875,
+        "",
+    )  # attacked with bounds, trained without
+    page = read_page(tmp_path)
+    assert {0.4375, 0.875, 0.625, 0.125, 12.5} <= numbers(page)
+    for text in ("linf 0.1", "digits train", "mnist test", "any iterate", "43.75"):
+        assert text in page
+
+
+def test_checkpoints_and_rules_are_kept_apart(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", bounds="none")
+    write_evaluation(run, "1", bounds=None)
+    write_evaluation(run, "2", bounds=None, checkpoint="best", rule="last iterate")
+    report_training(run)
+    names = ["natural (last)", "pgd-20 (last)", "natural (best)", "pgd-20 (best, last iterate)"]
+    assert [key for key in read_csv(run)[0] if key.startswith("test")] == [f"test {name}" for name in names]
+    assert "linf 0.25 without bounds" in read_page(run)
+
+
+def test_evaluations_made_before_a_resume_are_not_the_result(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a")
+    for name in ("last-00000026", "last-00000078", "best-00000052"):
+        (run / "checkpoints" / name).mkdir(parents=True)
+    old, best = (str(run / "checkpoints" / name) for name in ("last-00000026", "best-00000052"))
+    write_evaluation(run, "1", weights=old, samples=397)
+    write_evaluation(run, "2", weights=old, checkpoint="last-00000026")
+    write_evaluation(run, "3", weights=best, checkpoint="best", attacks=[attack_row("pgd-20", 0.375)])
+    report_training(run)
+    tests = {key: value for key, value in read_csv(run)[0].items() if key.startswith("test")}
+    assert tests == {"test pgd-20": "0.375"}
+    page = read_page(run)
+    assert "last (older: last-00000026)" in page
+    assert "best (older" not in page
+    assert "the run has trained on since last-00000026 was evaluated" in page
+    new = str(run / "checkpoints" / "last-00000078")
+    write_evaluation(run, "1", weights=new)
+    (run / "evaluation" / "2.json").unlink()
+    report_training(run)
+    assert read_csv(run)[0]["test pgd-20 (last)"] == "0.4375"
+    assert "(older:" not in read_page(run)
+
+
+def test_numbers_of_samples_are_shown_where_they_differ(tmp_path: Path) -> None:
+    for name, samples in {"a": 397, "b": 100}.items():
+        write_evaluation(write_run(tmp_path / name), samples=samples)
+        write_evaluation(tmp_path / name, "2", attacks=[attack_row("fgsm", 0.5, 50)])
+    write_run(tmp_path / "c")
+    report_training(tmp_path)
+    found = [tuple(row[f"samples {name}"] for name in ("natural", "pgd-20", "fgsm")) for row in read_csv(tmp_path)]
+    assert found == [("397", "397", "50"), ("100", "100", "50"), ("", "", "")]
+    assert "samples of pgd-20" in (tmp_path / "report" / "runs.md").read_text(encoding="utf-8")
+    for name in ("a", "b"):
+        (tmp_path / name / "evaluation" / "2.json").unlink()
+    report_training(tmp_path)
+    assert [row["samples"] for row in read_csv(tmp_path)] == ["397", "100", ""]
+    assert "samples pgd-20" not in read_csv(tmp_path)[0]
+    assert "On 397 test samples" not in read_page(tmp_path)
+    report_training(tmp_path / "a")
+    assert "On 397 test samples" in read_page(tmp_path / "a")
+
+
+def test_the_note_counts_the_samples_of_what_is_shown(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a")
+    write_evaluation(run, "1", samples=50)
+    write_evaluation(run, "2", samples=397)
+    report_training(run)
+    assert "On 397 test samples, never trained on." in read_page(run)
+    write_evaluation(run, "3", attacks=[attack_row("fgsm", 0.5, 50)])
+    report_training(run)
+    assert "never trained on" not in read_page(run)
+    assert read_csv(run)[0]["samples fgsm"] == "50"
+
+
+def test_each_choice_of_the_best_is_told(tmp_path: Path) -> None:
+    for name, where in {"a": "train", "b": "test"}.items():
+        run = write_run(tmp_path / name, validate_on=where)
+        write_evaluation(run, checkpoint="best")
+        report_training(run)
+    text = "the checkpoint with the best held-out robust accuracy, chosen"
+    assert f"(best): {text} not on test samples." in read_page(tmp_path / "a")
+    assert f"(best): {text} on test samples, as in the paper." in read_page(tmp_path / "b")
+    report_training(tmp_path)
+    assert f"(best) of a: {text} not on test samples." in read_page(tmp_path)
+    assert f"(best) of b: {text} on test samples, as in the paper." in read_page(tmp_path)
+
+
+def test_what_two_evaluations_found_is_shown_once(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a")
+    natural = attack_row("natural", 0.75, 397)
+    write_evaluation(run, "1", attacks=[{**natural, "seconds": 1.0}, attack_row("all", 0.5)])
+    write_evaluation(run, "2", attacks=[{**natural, "seconds": 2.0}, attack_row("fgsm", 0.5)])
+    write_evaluation(run, "3", eps=0.1, attacks=[natural])
+    found = read_run(run).evaluations
+    times = [(one.attack, one.seconds) for one in found]
+    assert times == [("natural", 1.0), ("all", 0.5), ("fgsm", 0.5), ("natural", 0.5)]
+
+
+@pytest.mark.parametrize("content", ["{}", '{"attacks": 3}', "[]", '{"attacks": [3]}'])
+def test_an_incomplete_record_is_refused(tmp_path: Path, content: str) -> None:
+    run = write_run(tmp_path / "a")
+    write_evaluation(run, "whole")
+    (run / "evaluation" / "incomplete.json").write_text(content)
+    with refused("record-invalid"):
+        report_training(run)
