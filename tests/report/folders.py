@@ -120,7 +120,8 @@ def write_memory(path: Path, moved: Sequence[float] = (0.5, 0.25)) -> None:
 
 def write_gallery(path: Path, channels: int = 1, **changes: Any) -> Path:
     """Write a gallery of two classes, of which the second is broken."""
-    about = {"attack": "pgd-20", "accuracy": 0.5, "checkpoint": "last", "eps": 0.25, "norm": "linf"}
+    about = {"attack": "pgd-20", "accuracy": 0.5, "checkpoint": "last", "eps": 0.25, "norm": "linf", "sha256": ""}
+    about |= {"data": "digits", "split": "test", "bounds": [0.0, 1.0], "rule": "any iterate"}
     clean = np.linspace(0, 1, 2 * channels * 16, dtype=np.float32).reshape(2, channels, 4, 4)
     arrays = {"label": np.array([0, 1]), "before": np.array([0, 1]), "after": np.array([0, 0]), "clean": clean}
     text = json.dumps(about | {"classes": ["zero", "one"]} | changes)

@@ -18,7 +18,6 @@ from sihg.report.tables.table import Cell, Table, for_reading
 from sihg.store.schema import Environment
 from sihg.store.statistics import Spread, group_similar
 
-CHECKS = "docs/checks.md"  # explains every check
 LARGEST_SVG = 1_500_000  # bytes; a larger figure is put in as PNG
 LONG_TEXT = 16  # letters; a column with a longer text gets room to wrap it
 
@@ -127,13 +126,12 @@ def page_table(
 def page_warnings(remarks: Iterable[tuple[str, Remark]]) -> list[PageWarning]:
     """Group warnings, given with the name of what they are about, that differ only in numbers."""
     remarks = list(remarks)
-    anchors = {remark.text: remark.anchor for _, remark in remarks}
+    links = {remark.text: remark.link for _, remark in remarks}
     found = []
     for group in group_similar([(name, remark.text) for name, remark in remarks]):
         name, text = next(iter(group.items()))
-        link = f"{CHECKS}#{anchors[text]}" if anchors[text] else ""
         more = "" if len(set(group.values())) == 1 else f" ({name}; the others have other numbers)"
-        found.append(PageWarning(list(group), text + more, link))
+        found.append(PageWarning(list(group), text + more, links[text]))
     return found
 
 

@@ -19,6 +19,7 @@ from sihg.store.schema import (
     CurveRow,
     EvaluationHeader,
     EvaluationRecord,
+    GalleryHeader,
     read_evaluation,
 )
 
@@ -78,15 +79,10 @@ class RadiusCurve(Context):
 
 
 class Remark(NamedTuple):
-    """A warning about a run or an evaluation; `check` is the name of the check that gave it, if any."""
+    """A warning about a run or an evaluation, and where the documents explain it, if they do."""
 
     text: str
-    check: str = ""
-
-    @property
-    def anchor(self) -> str:
-        """The section of docs/checks.md about this check; empty if there is none."""
-        return self.check.partition(":")[0].strip().replace(" ", "-")
+    link: str = ""
 
 
 class Evaluations(NamedTuple):
@@ -130,7 +126,7 @@ def collect_evaluations(
         for check in record.checks:
             if check.result in ("error", "warning"):
                 kind = "evaluation" if check.result == "warning" else "error in the evaluation"
-                remarks[Remark(f"{kind} {source.stem}: {check.message}", check.name)] = None
+                remarks[Remark(f"{kind} {source.stem}: {check.message}", check.link)] = None
         remarks |= {Remark(f"{row.attack}: {row.remark}"): None for row in rows if row.remark and not row.proof}
     return Evaluations(tuple(attacks.values()), tuple(curves), tuple(remarks))
 
@@ -216,16 +212,6 @@ def read_predictions(evaluation: Evaluation) -> tuple[Labels, Labels] | None:
     return (label[attacked], prediction[attacked]) if attacked.any() else None
 
 
-class _GalleryHeader(msgspec.Struct):
-    """The text in a gallery that says what its images are."""
-
-    attack: str
-    checkpoint: str
-    norm: str
-    eps: float
-    classes: tuple[str, ...]
-
-
 @dataclass(frozen=True, eq=False)
 class Gallery:
     """One sample per class, before and after an attack."""
@@ -246,7 +232,7 @@ def read_gallery(source: Path, run: str) -> Gallery:
     """Read the gallery that an evaluation left."""
     found = _read_arrays(source, ("about", *GALLERY_ARRAYS))
     try:
-        about = msgspec.json.decode(str(found["about"]), type=_GalleryHeader, strict=False)
+        about = msgspec.json.decode(str(found["about"]), type=GalleryHeader, strict=False)
         label, before, after = (found[name].astype(np.int64) for name in GALLERY_ARRAYS[:3])
         clean, adversarial = (np.moveaxis(found[name].astype(np.float64), 1, -1) for name in GALLERY_ARRAYS[3:])
         if not clean.shape == adversarial.shape == (len(label), *clean.shape[1:3], 3 if clean.shape[-1] == 3 else 1):
