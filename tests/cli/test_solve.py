@@ -183,7 +183,7 @@ def test_killed_run_goes_on_from_its_last_save(tmp_path: Path) -> None:
         (["solve", "ridge", "--set", "n=many"], "ridge cannot be built with"),
         (["solve", "ridge", "--sigma", "-1"], "sigma must be finite and > 0, got -1.0"),
         (["solve", "quadratic", "--method", "spdhg"], "spdhg solves bilinear problems only"),
-        (["solve", "ridge", "--record-every", "0"], "record_every must be >= 1"),
+        (["solve", "ridge", "--record-every", "0"], "record_every must be an integer >= 1, got 0"),
         (["solve", "no.such.module:make"], "problem 'no.such.module:make' cannot be loaded"),
         (["solve", "math:sqrt"], "cannot be built"),
         (["solve", "math:pi"], "is a float, not a callable"),

@@ -13,7 +13,7 @@ from tests.refused import refused
 
 @pytest.mark.parametrize("theta", [-0.1, float("nan"), float("inf")])
 def test_theta_must_be_finite_and_not_negative(theta: float) -> None:
-    with refused("theta-range", theta=theta):
+    with refused("hybrid-theta-range", theta=theta):
         HybridGradient(torch.optim.SGD(network().parameters(), lr=0.1), theta)
 
 

@@ -91,7 +91,7 @@ def test_loading_the_state_of_another_model_changes_nothing() -> None:
     short = HybridGradient(torch.optim.SGD(net[0].parameters(), lr=0.5), 0.5)
     with refused("hybrid-state-shape", parameter=2, shape=(3, 7)):
         short.load_state_dict(state)
-    with refused("theta-range"):
+    with refused("hybrid-theta-range"):
         optimizer.load_state_dict({**state, "theta": float("nan")})
     two = HybridGradient(
         torch.optim.SGD([{"params": net[0].parameters()}, {"params": net[2].parameters()}], lr=0.5), 0.5

@@ -61,29 +61,31 @@ def test_faces_of_a_box_by_hand(u: list[float], v: list[float], expected: list[f
 
 
 BAD: dict[str, tuple[Callable[[], Convex], str, str, float]] = {
-    "l1": (lambda: L1(-1.5), "weight-range", "L1", -1.5),
-    "l1 nan": (lambda: L1(math.nan), "weight-range", "L1", math.nan),
-    "squared": (lambda: SquaredL2(-2.0), "weight-range", "SquaredL2", -2.0),
-    "squared centre": (lambda: SquaredL2(1.0, tensor([0.0, math.nan])), "centre-range", "SquaredL2", math.nan),
-    "elastic l1": (lambda: ElasticNet(-0.1, 1.0), "l1-range", "ElasticNet", -0.1),
-    "elastic l2": (lambda: ElasticNet(0.1, -1.0), "l2-range", "ElasticNet", -1.0),
-    "box nan": (lambda: Box(0.0, math.nan), "upper-range", "Box", math.nan),
-    "box empty": (lambda: Box(INF, INF), "lower-range", "Box", INF),
-    "linf": (lambda: LinfBall(-0.5), "radius-range", "LinfBall", -0.5),
-    "linf centre": (lambda: LinfBall(0.5, math.nan), "centre-range", "LinfBall", math.nan),
-    "l2": (lambda: L2Ball(-0.5), "radius-range", "L2Ball", -0.5),
-    "l2 infinite": (lambda: L2Ball(INF), "radius-range", "L2Ball", INF),
-    "simplex": (lambda: Simplex(0.0), "total-range", "Simplex", 0.0),
-    "factor": (lambda: L1().scaled(0.0), "factor-range", "Scaled", 0.0),
-    "shift": (lambda: Translated(L1(), tensor([INF])), "shift-range", "Translated", INF),
+    "l1": (lambda: L1(-1.5), "weight", "L1", -1.5),
+    "l1 nan": (lambda: L1(math.nan), "weight", "L1", math.nan),
+    "squared": (lambda: SquaredL2(-2.0), "weight", "SquaredL2", -2.0),
+    "squared centre": (lambda: SquaredL2(1.0, tensor([0.0, math.nan])), "centre", "SquaredL2", math.nan),
+    "elastic l1": (lambda: ElasticNet(-0.1, 1.0), "l1", "ElasticNet", -0.1),
+    "elastic l2": (lambda: ElasticNet(0.1, -1.0), "l2", "ElasticNet", -1.0),
+    "box nan": (lambda: Box(0.0, math.nan), "upper", "Box", math.nan),
+    "box empty": (lambda: Box(INF, INF), "lower", "Box", INF),
+    "linf": (lambda: LinfBall(-0.5), "radius", "LinfBall", -0.5),
+    "linf centre": (lambda: LinfBall(0.5, math.nan), "centre", "LinfBall", math.nan),
+    "l2": (lambda: L2Ball(-0.5), "radius", "L2Ball", -0.5),
+    "l2 infinite": (lambda: L2Ball(INF), "radius", "L2Ball", INF),
+    "simplex": (lambda: Simplex(0.0), "total", "Simplex", 0.0),
+    "factor": (lambda: L1().scaled(0.0), "factor", "Scaled", 0.0),
+    "shift": (lambda: Translated(L1(), tensor([INF])), "shift", "Translated", INF),
 }
 
 
-@pytest.mark.parametrize(("make", "code", "function", "value"), BAD.values(), ids=BAD.keys())
+@pytest.mark.parametrize(("make", "name", "function", "value"), BAD.values(), ids=BAD.keys())
 def test_bad_parameters_are_named_with_their_value(
-    make: Callable[[], Convex], code: str, function: str, value: float
+    make: Callable[[], Convex], name: str, function: str, value: float
 ) -> None:
-    with refused(code, function=function, **({} if math.isnan(value) else {"value": value})):
+    with refused(
+        "convex-parameter-range", name=name, function=function, **({} if math.isnan(value) else {"value": value})
+    ):
         make()
 
 

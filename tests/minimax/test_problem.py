@@ -24,7 +24,7 @@ REFUSED: list[tuple[dict[str, Any], str, dict[str, object]]] = [
     ({"delta0": 3}, "delta0-type", {"got": "int"}),
     ({"delta0": torch.tensor(1.0)}, "delta0-shape", {"shape": ()}),
     ({"delta0": torch.ones(0, 3)}, "delta0-shape", {"shape": (0, 3)}),
-    ({"w0": torch.ones(3, dtype=torch.int64)}, "w0-dtype", {"got": "torch.int64 on cpu"}),
+    ({"w0": torch.ones(3, dtype=torch.int64)}, "start-dtype", {"name": "w0", "got": "torch.int64 on cpu"}),
     ({"w0": torch.ones(3, dtype=torch.float64)}, "starts-differ", {}),
     ({"w0": torch.tensor([1.0, NAN, 1.0])}, "start-not-finite", {"name": "w0", "count": 1}),
     ({"delta0": torch.full((2, 3), INF)}, "start-not-finite", {"name": "delta0", "count": 6}),

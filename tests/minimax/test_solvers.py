@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from sihg.core.prox import Box
-from sihg.errors import InputError
 from sihg.minimax import METHODS, measure, solve, zoo
 from tests.minimax.problems import nonlinear
 from tests.minimax.twins import Plain
+from tests.refused import refused
 
 SIGMA, TAU = 0.1, 0.07
 Pair = tuple[Tensor, Tensor]
@@ -122,5 +122,5 @@ def test_eg_plus_answer_is_feasible() -> None:
 
 
 def test_spdhg_needs_a_bilinear_problem() -> None:
-    with pytest.raises(InputError, match="spdhg solves bilinear problems only: use ssi-hg"):
+    with refused("method-bilinear-only", method="spdhg"):
         solve(nonlinear(2).problem(), "spdhg")

@@ -187,7 +187,7 @@ def _checked_theta(theta: float) -> float:
     if not (math.isfinite(theta) and theta >= 0):
         raise InputError(
             f"theta must be finite and >= 0, got {theta}: the paper uses 1, and 0 switches it off",
-            code="theta-range",
+            code="hybrid-theta-range",
             theta=theta,
         )
     return float(theta)

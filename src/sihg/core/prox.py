@@ -461,7 +461,8 @@ def _check(function: Convex, **rules: str) -> None:
             kind, value = type(function).__name__, x[wrong][0].item()
             raise InputError(
                 f"{kind}: {name} must be {rule}, got {value}: change {name}",
-                code=f"{name}-range",
+                code="convex-parameter-range",
                 function=kind,
+                name=name,
                 value=value,
             )

@@ -1,4 +1,4 @@
-"""Images for problems: a test image, and differences along an axis."""
+"""Images for the zoo: a test image, and differences along an axis."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from sihg.minimax.bilinear import LinearMap
 
 
 def phantom(size: int, *, noise: float = 0.1, seed: int = 0) -> Tensor:
-    """A piecewise constant test image in [0, 1] with noise."""
+    """Return a piecewise constant test image in [0, 1] with noise."""
     row, column = torch.meshgrid(*2 * (torch.linspace(-1, 1, size, dtype=torch.float64),), indexing="ij")
     image = 0.2 + 0.3 * (row.abs().maximum(column.abs()) < 0.8)
     image = (
@@ -18,7 +18,7 @@ def phantom(size: int, *, noise: float = 0.1, seed: int = 0) -> Tensor:
 
 
 def difference(axis: int) -> LinearMap:
-    """Forward differences along an axis of an image, zero at the far edge, and their adjoint."""
+    """Return forward differences along an axis of an image, zero at the last pixel, and their adjoint."""
 
     def forward(w: Tensor) -> Tensor:
         out, last = torch.empty_like(w), w.shape[axis] - 1

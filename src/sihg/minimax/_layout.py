@@ -183,7 +183,8 @@ def _check_dtypes(name: str, pieces: Sequence[Tensor]) -> None:
         found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
         raise InputError(
             f"{name} must be floating point of one dtype on one device, got {found}: convert it",
-            code=f"{name}-dtype",
+            code="start-dtype",
+            name=name,
             got=found,
         )
 

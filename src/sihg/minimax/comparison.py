@@ -88,8 +88,8 @@ class Comparison:
     def __init__(self, config: SolveConfig, benchmark: zoo.Benchmark, folder: SolveFolder | None) -> None:
         if config.record_every < 1:
             raise InputError(
-                f"record_every must be >= 1, got {config.record_every}: raise it",
-                code="record-every-range",
+                f"record_every must be an integer >= 1, got {config.record_every}: raise it",
+                code="compare-record-every",
                 record_every=config.record_every,
             )
         if not config.methods:

@@ -1,4 +1,4 @@
-"""How far a point is from stationary, what the theorems promise, and what the Lipschitz constants seem to be."""
+"""Measure the distance to stationarity, the bound of Theorem 1, and estimates of the Lipschitz constants."""
 
 from dataclasses import replace
 from math import inf
@@ -15,18 +15,32 @@ from sihg.minimax.problem import Problem
 
 
 def saddle_norm_squared(problem: Problem, w: Weights, delta: Blocks) -> float:
-    """||F(w, delta)||^2, the squared distance of 0 to the saddle subdifferential; infinite outside the domain."""
+    """Return ||F(w, delta)||^2, the squared distance of 0 to the saddle subdifferential.
+
+    Args:
+        problem: The problem.
+        w: A point, in the form of w0.
+        delta: A point, in the form of delta0.
+
+    Returns:
+        0 exactly at stationary points; infinite outside the domain of f and g.
+
+    Example:
+        >>> game = Problem.bilinear(torch.ones(1, 1, 1))
+        >>> saddle_norm_squared(game, torch.tensor([3.0]), torch.tensor([[4.0]]))
+        25.0
+    """
     return flat_saddle_norm_squared(problem, problem.w_layout.pack(w), problem.delta_layout.pack(delta))
 
 
 def flat_saddle_norm_squared(problem: Problem, w: Tensor, delta: Tensor) -> float:
-    """The same for flat vectors."""
+    """Return ||F||^2 at flat vectors."""
     g_w, g_delta = problem.gradients(w, delta)
     return float(problem.distance_f(w, -g_w) ** 2 + problem.distance_g(delta, g_delta) ** 2)
 
 
 def distance(problem: Problem, w: Weights, delta: Blocks, w_star: Weights, delta_star: Blocks) -> float:
-    """||(w, delta) - (w*, delta*)||."""
+    """Return ||(w, delta) - (w*, delta*)||, with all points in the forms of w0 and delta0."""
     apart_w = problem.w_layout.pack(w) - problem.w_layout.pack(w_star)
     apart_delta = problem.delta_layout.pack(delta) - problem.delta_layout.pack(delta_star)
     return float(torch.cat((apart_w, apart_delta)).norm())
@@ -35,13 +49,26 @@ def distance(problem: Problem, w: Weights, delta: Blocks, w_star: Weights, delta
 def explicit_bound(
     problem: Problem, w_star: Weights, delta_star: Blocks, sigma: float, tau: float, *, one_block: bool = False
 ) -> float:
-    """The bound of Theorem 1 on sum_k E||F(w^k, delta-hat^k)||^2 from the problem's start, or of Corollary 3.
+    """Return the bound of Theorem 1 on sum_k E||F(w^k, delta-hat^k)||^2 from the problem's start, for theta = 1.
 
-    With `one_block` all of delta is one block, as DSI-HG takes it. Infinite where the steps are outside the general
-    condition, or where L11, L12 or rho is not known. It holds for theta = 1.
+    Args:
+        problem: The problem.
+        w_star: The solution, in the form of w0.
+        delta_star: The solution, in the form of delta0.
+        sigma: The step size of w.
+        tau: The step size of delta.
+        one_block: Treat delta as one block, as DSI-HG does; then it is the bound of Corollary 3.
+
+    Returns:
+        The bound; infinite if the steps are outside the general condition, or L11, L12 or rho is not known.
+
+    Example:
+        >>> game = Problem.bilinear(torch.ones(1, 1, 1), torch.ones(1), constants={"L11": 0, "L12": 1})
+        >>> round(explicit_bound(game, torch.zeros(1), torch.zeros(1, 1), 0.1, 0.1), 6)
+        428.571429
     """
     c, n = problem.constants, 1 if one_block else problem.n
-    monotone = bool(c.mu) or problem.bilinear_in_both  # then rho = 0 will do
+    monotone = bool(c.mu) or problem.bilinear_in_both  # then rho = 0
     if c.L11 is None or c.L12 is None or (c.rho is None and not monotone):
         return inf
     factor = steps.bound_factor(sigma, tau, L11=c.L11, L12=steps.coupling_constant(c, n), n=n, rho=c.rho or 0.0)
@@ -51,10 +78,23 @@ def explicit_bound(
 
 
 def estimate_constants(problem: Problem, *, iterations: int = 30, seed: int = 0) -> Constants:
-    """L11, L12, L12_block and L22 near the start, by power iteration on differences of gradients.
+    """Estimate L11, L12, L12_block and L22 near the start, by power iteration on differences of gradients.
 
-    Each is a ratio ||change of gradient|| / ||change of variable|| that was seen, so a lower bound, and a local one
-    unless phi is quadratic. Costs a few gradients an iteration.
+    Each is an observed ratio ||change of gradient|| / ||change of variable||: a lower bound, local unless phi is
+    quadratic. The cost is a few gradients per iteration.
+
+    Args:
+        problem: The problem.
+        iterations: The number of power iterations.
+        seed: The seed of the first directions.
+
+    Returns:
+        The estimates, with the rho and mu that the problem knows.
+
+    Example:
+        >>> game = Problem.bilinear(3 * torch.eye(2, dtype=torch.float64)[None])
+        >>> round(estimate_constants(game).L12, 6)
+        3.0
     """
     w0, delta0 = problem.w0, problem.delta0
     g_w, g_delta = problem.gradients(w0, delta0)
@@ -69,7 +109,7 @@ def estimate_constants(problem: Problem, *, iterations: int = 30, seed: int = 0)
         v = (problem.gradient_w(w0 + h * _unit(v), delta0, problem.all) - g_w) / h
         L11 = max(L11, float(v.norm()))
     v = random_like(w0)
-    for _ in range(iterations):  # |H_dw|, one way and back
+    for _ in range(iterations):  # |H_dw|, forth and back
         u = (problem.gradient_delta(w0 + h * _unit(v), delta0, problem.all) - g_delta) / h
         v = (problem.gradient_w(w0, delta0 + h * _unit(u), problem.all) - g_w) / h
         L12 = max(L12, float(u.norm()), float(v.norm()))
@@ -90,7 +130,7 @@ def estimate_constants(problem: Problem, *, iterations: int = 30, seed: int = 0)
 
 
 def estimate_curvature(problem: Problem, *, iterations: int = 30, seed: int = 0) -> float:
-    """L22 near the start, likewise; grad_delta phi is block diagonal in delta, so every block is tried at once."""
+    """Estimate L22 near the start likewise; phi is separable in the blocks, so all are tried at once."""
     w0, delta0 = problem.w0, problem.delta0
     g_delta, h = problem.gradient_delta(w0, delta0, problem.all), _small(problem)
     block_of = _block_of_each_entry(problem)
@@ -104,7 +144,7 @@ def estimate_curvature(problem: Problem, *, iterations: int = 30, seed: int = 0)
 
 
 def _block_coupling(problem: Problem, i: int, h: float, v: Tensor, g_delta: Tensor, iterations: int) -> float:
-    """max ||grad_w phi_i(w, d + hu) - grad_w phi_i(w, d)|| / h over u, by power iteration."""
+    """Estimate max_u ||grad_w phi_i(w, d + hu) - grad_w phi_i(w, d)|| / h by power iteration."""
     index, d = problem.only(i), problem.delta_layout.block(problem.delta0, i)
     g_i, g_w_i = problem.delta_layout.block(g_delta, i), problem.gradient_w(problem.w0, d, index)
     largest = 0.0
@@ -116,9 +156,20 @@ def _block_coupling(problem: Problem, i: int, h: float, v: Tensor, g_delta: Tens
 
 
 class ObservedLipschitz:
-    """A callback for `solve`: the largest Lipschitz ratios seen between consecutive iterates.
+    """A callback for `solve` that keeps the largest Lipschitz ratios between consecutive iterates.
 
-    Lower bounds of L11, L12 and L22 where the iterates have been; not counted as the solver's gradients.
+    They are lower bounds of L11, L12 and L22 near the iterates. Its gradients are not counted.
+
+    Args:
+        problem: The problem that is solved.
+
+    Example:
+        >>> from sihg.minimax import solve, zoo
+        >>> problem = zoo.get("weak-mvi").problem
+        >>> observed = ObservedLipschitz(problem)
+        >>> result = solve(problem, iterations=5, callback=observed)
+        >>> round(observed.L12, 6)
+        1.0
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -127,7 +178,7 @@ class ObservedLipschitz:
         self._last: tuple[Tensor, Tensor] | None = None
 
     def __call__(self, progress: Progress) -> None:
-        """Compare this iterate with the last one."""
+        """Compare this iterate with the previous one."""
         w, delta = progress.state.w, progress.state.delta.clone()
         if self._last is not None:
             self._compare(*self._last, w, delta)
@@ -151,7 +202,7 @@ def _unit(x: Tensor) -> Tensor:
 
 
 def by_block(problem: Problem, delta: Tensor) -> Tensor:
-    """The norm of each block of a flat delta."""
+    """Return the norm of each block of a flat delta."""
     squares = torch.zeros(problem.n, dtype=delta.dtype, device=delta.device)
     return squares.index_add_(0, _block_of_each_entry(problem), delta * delta).sqrt()
 
@@ -162,6 +213,6 @@ def _block_of_each_entry(problem: Problem) -> Tensor:
 
 
 def _small(problem: Problem) -> float:
-    """A length over which to difference gradients: the square root of rounding, in the size of the start."""
+    """Return a length for differences of gradients: the square root of rounding, relative to the start."""
     size = max(1.0, float(problem.w0.norm()), float(problem.delta0.norm()))
     return float(torch.finfo(problem.w0.dtype).eps ** 0.5 * size)

@@ -1,7 +1,7 @@
 """Step sizes: the conditions of Theorems 1 and 2 and Corollaries 3 and 4, and the best choice within them.
 
-The corollaries are the theorems at n = 1. "General" are the conditions of the appendix, "simplified" those of the main
-text, which need only L = max{L11, L12, L22} and are much tighter.
+The corollaries are the theorems with n = 1. The "general" conditions are those of the appendix. The "simplified"
+conditions of the main text need only L = max{L11, L12, L22}, and admit much less.
 """
 
 from collections.abc import Callable
@@ -16,12 +16,12 @@ from sihg.errors import InputError
 from sihg.minimax.constants import Constants
 
 Grid = NDArray[np.float64]
-INSIDE = 0.999  # chosen steps stay this far inside strict inequalities
+INSIDE = 0.999  # chosen steps are at most this fraction of a strict bound
 
 
 @dataclass(frozen=True)
 class Condition:
-    """Whether a theorem's condition on the steps holds, and the numbers that decide it."""
+    """Whether the condition of a theorem holds for some steps, and a sentence with the numbers."""
 
     holds: bool
     text: str
@@ -32,7 +32,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class StepSizes:
-    """Chosen step sizes and where they come from."""
+    """Step sizes and their source."""
 
     sigma: float
     tau: float
@@ -41,14 +41,14 @@ class StepSizes:
 
 
 def kappa(sigma: float, tau: float, *, L11: float, L12: float, n: int = 1) -> float:
-    """max{L12 sqrt(sigma tau n), L11 sigma} (Lemma 4)."""
+    """Return max{L12 sqrt(sigma tau n), L11 sigma} (Lemma 4)."""
     return max(L12 * sqrt(sigma * tau * n), L11 * sigma)
 
 
 def weak_mvi(
     sigma: float, tau: float, theta: float = 1.0, *, L11: float, L12: float, n: int = 1, rho: float = 0.0
 ) -> Condition:
-    """Theorem 1 (n = 1: Corollary 3), general.
+    """Check the general condition of Theorem 1 (n = 1: Corollary 3).
 
     theta = 1 and kappa < min{1/3 - rho (1/sigma + 4 L11^2 sigma), 1 - rho (1/tau + 12 n L12^2 tau)}
     """
@@ -67,7 +67,7 @@ def weak_mvi(
 def weak_mvi_simplified(
     sigma: float, tau: float, theta: float = 1.0, *, L: float, n: int = 1, rho: float = 0.0
 ) -> Condition:
-    """Theorem 1 (n = 1: Corollary 3), simplified.
+    """Check the simplified condition of Theorem 1 (n = 1: Corollary 3).
 
     theta = 1, sigma <= 1/(6L), tau <= 1/(6nL), rho < 1/(6 max{1/sigma + 4 L^2 sigma, 1/tau + 12 n L^2 tau})
     """
@@ -80,18 +80,18 @@ def weak_mvi_simplified(
 
 
 def contraction(sigma: float, tau: float, *, mu: float, n: int = 1) -> float:
-    """theta of Theorem 2: max{1/(1 + mu sigma), (1 + (n-1) mu tau / n)/(1 + mu tau)}."""
+    """Return theta of Theorem 2: max{1/(1 + mu sigma), (1 + (n-1) mu tau / n)/(1 + mu tau)}."""
     return max(1 / (1 + mu * sigma), (1 + (n - 1) * mu * tau / n) / (1 + mu * tau))
 
 
 def strong_mvi(sigma: float, tau: float, theta: float, *, L11: float, L12: float, n: int = 1, mu: float) -> Condition:
-    """Theorem 2 (n = 1: Corollary 4), general: kappa <= 1/3 and theta = `contraction`.
+    """Check the general condition of Theorem 2 (n = 1: Corollary 4): kappa <= 1/3 and theta = `contraction`.
 
-    The proof uses no more than contraction <= theta <= 1, and then gives the rate theta^K.
+    The proof only needs contraction <= theta <= 1, and then gives the rate theta^K.
     """
     left, wanted = kappa(sigma, tau, L11=L11, L12=L12, n=n), contraction(sigma, tau, mu=mu, n=n)
     name = "Theorem 2" if n > 1 else "Corollary 4"
-    slack = 1 + 1e-12  # steps on the boundary are allowed, and are computed in floating point
+    slack = 1 + 1e-12  # steps on the boundary are allowed, up to rounding
     return Condition(
         left <= slack / 3 and wanted <= theta * slack and theta <= 1,
         f"{name} asks kappa <= 1/3 and {wanted:.6g} <= theta <= 1; sigma = {sigma:.4g}, tau = {tau:.4g} give "
@@ -100,7 +100,7 @@ def strong_mvi(sigma: float, tau: float, theta: float, *, L11: float, L12: float
 
 
 def strong_mvi_simplified(sigma: float, tau: float, theta: float, *, L: float, n: int = 1, mu: float) -> Condition:
-    """Theorem 2 (n = 1: Corollary 4), simplified: sigma <= 1/(3L), tau <= 1/(3nL), theta = `contraction`."""
+    """Check the simplified condition of Theorem 2: sigma <= 1/(3L), tau <= 1/(3nL), theta = `contraction`."""
     wanted, slack = contraction(sigma, tau, mu=mu, n=n), 1 + 1e-12
     return Condition(
         sigma <= slack / (3 * L) and tau <= slack / (3 * n * L) and wanted <= theta * slack and theta <= 1,
@@ -110,7 +110,7 @@ def strong_mvi_simplified(sigma: float, tau: float, theta: float, *, L: float, n
 
 
 def bilinear(sigma: float, tau: float, theta: float = 1.0, *, L12: float, n: int = 1) -> Condition:
-    """SPDHG's own condition for bilinear phi and convex f, g: theta = 1 and L12 sqrt(sigma tau n) < 1."""
+    """Check SPDHG's condition for bilinear phi and convex f, g: theta = 1 and L12 sqrt(sigma tau n) < 1."""
     left = L12 * sqrt(sigma * tau * n)
     return Condition(
         theta == 1 and left < 1,
@@ -120,16 +120,17 @@ def bilinear(sigma: float, tau: float, theta: float = 1.0, *, L12: float, n: int
 
 
 def bound_factor(sigma: float, tau: float, *, L11: float, L12: float, n: int = 1, rho: float = 0.0) -> float:
-    """C in sum_k E||F(w^k, delta-hat^k)||^2 <= C {||w*-w0||^2/(2 sigma) + n ||delta*-delta0||^2/(2 tau)}.
+    """Return C in sum_k E||F(w^k, delta-hat^k)||^2 <= C {||w*-w0||^2/(2 sigma) + n ||delta*-delta0||^2/(2 tau)}.
 
-    From the last lines of Theorem 1's proof, with its constants: 2 max{3(1/sigma + 4 L11^2 sigma)/c_w, (1/tau +
-    12 n L12^2 tau)/c_d}; infinite where the condition of Theorem 1 fails.
+    From the end of the proof of Theorem 1: C = 2 max{3 a_w / c_w, a_d / c_d} with a_w = 1/sigma + 4 L11^2 sigma,
+    a_d = 1/tau + 12 n L12^2 tau, c_w = 1 - 3 kappa - 3 rho a_w and c_d = 1 - kappa - rho a_d. Infinite if the
+    condition of Theorem 1 fails.
     """
     return float(_bound_factor(np.array(sigma), np.array(tau), L11, L12, n, rho))
 
 
 def largest_rho(*, L11: float, L12: float, n: int = 1, L22: float = 0.0) -> tuple[float, float, float]:
-    """The largest rho that the general Theorem 1 admits for some steps, and those steps: (rho, sigma, tau)."""
+    """Return (rho, sigma, tau): the largest rho that the general Theorem 1 admits, and its steps."""
 
     def admissible(sigma: Grid, tau: Grid) -> Grid:
         k = np.maximum(L12 * np.sqrt(sigma * tau * n), L11 * sigma)
@@ -141,15 +142,15 @@ def largest_rho(*, L11: float, L12: float, n: int = 1, L22: float = 0.0) -> tupl
 
 
 def largest_rho_simplified(*, L: float, n: int = 1) -> tuple[float, float, float]:
-    """The same for the simplified condition: its steps are the largest it allows."""
+    """Return (rho, sigma, tau) for the simplified condition, whose best steps are the largest it allows."""
     sigma, tau = 1 / (6 * L), 1 / (6 * n * L)
     return 1 / (6 * max(1 / sigma + 4 * L**2 * sigma, 1 / tau + 12 * n * L**2 * tau)), sigma, tau
 
 
 def best_weak(*, L11: float, L12: float, n: int = 1, rho: float = 0.0, L22: float = 0.0) -> StepSizes:
-    """The steps with the smallest explicit bound of Theorem 1 from unit distances, tau L22 < 1.
+    """Choose the steps with the smallest bound of Theorem 1 from unit distances, with tau L22 < 1.
 
-    Where rho is too large for any steps, those that admit the largest rho.
+    If rho is too large for any steps, choose those that admit the largest rho.
     """
     limit, sigma, tau = largest_rho(L11=L11, L12=L12, n=n, L22=L22)
     if rho >= limit:
@@ -163,7 +164,7 @@ def best_weak(*, L11: float, L12: float, n: int = 1, rho: float = 0.0, L22: floa
 
 
 def best_strong(*, L11: float, L12: float, mu: float, n: int = 1, L22: float = 0.0) -> StepSizes:
-    """The steps with the smallest contraction factor theta of Theorem 2, tau L22 < 1."""
+    """Choose the steps with the smallest contraction factor theta of Theorem 2, with tau L22 < 1."""
 
     def gain(sigma: Grid, tau: Grid) -> Grid:
         k = np.maximum(L12 * np.sqrt(sigma * tau * n), L11 * sigma)
@@ -175,13 +176,13 @@ def best_strong(*, L11: float, L12: float, mu: float, n: int = 1, L22: float = 0
 
 
 def best_bilinear(*, L12: float, n: int = 1) -> StepSizes:
-    """Equal steps just inside SPDHG's condition."""
+    """Choose equal steps just inside SPDHG's condition."""
     step = 0.99 / (_positive(L12) * sqrt(n))
     return StepSizes(step, step, 1.0, f"SPDHG's condition for bilinear phi (n = {n})")
 
 
 def hybrid_steps(constants: Constants, n: int, *, is_bilinear: bool) -> StepSizes:
-    """The steps of SSI-HG (or, with n = 1, DSI-HG) from a problem's constants."""
+    """Choose the steps of SSI-HG (or, with n = 1, of DSI-HG) from a problem's constants."""
     c = _known(constants, n)
     if constants.mu:
         steps = best_strong(**c, mu=constants.mu)
@@ -194,7 +195,7 @@ def hybrid_steps(constants: Constants, n: int, *, is_bilinear: bool) -> StepSize
 
 
 def hybrid_condition(steps: StepSizes, constants: Constants, n: int, *, is_bilinear: bool) -> Condition:
-    """The condition under which SSI-HG or DSI-HG is known to converge on a problem with these constants."""
+    """Check the condition under which SSI-HG or DSI-HG converges on a problem with these constants."""
     L11, L12, rho = constants.L11 or 0.0, coupling_constant(constants, n), constants.rho or 0.0
     if constants.mu and steps.theta < 1:
         return strong_mvi(steps.sigma, steps.tau, steps.theta, L11=L11, L12=L12, n=n, mu=constants.mu)
@@ -204,13 +205,13 @@ def hybrid_condition(steps: StepSizes, constants: Constants, n: int, *, is_bilin
 
 
 def coupling_constant(constants: Constants, n: int) -> float:
-    """The L12 that counts: one block's, where blocks move one at a time and it is known."""
+    """Return L12_block if blocks move one at a time and it is known, else L12."""
     L12 = constants.L12 if n == 1 or constants.L12_block is None else constants.L12_block
     return L12 or 0.0
 
 
 def operator_steps(constants: Constants, fraction: float, rule: str) -> StepSizes:
-    """sigma = tau = fraction / L with L = max{L11, L22} + L12, a Lipschitz constant of F."""
+    """Choose sigma = tau = fraction / L with L = max{L11, L22} + L12, a Lipschitz constant of F."""
     c = _known(constants, 1)
     step = fraction / _positive(max(c["L11"], c["L22"]) + c["L12"])
     return StepSizes(step, step, 1.0, f"{rule} with {constants.source}")
@@ -224,15 +225,21 @@ class _Lipschitz(TypedDict):
 
 
 def _known(constants: Constants, n: int) -> _Lipschitz:
-    """L11, L12 and L22, and n; one block's L12 where blocks move one at a time."""
     if constants.L11 is None or constants.L12 is None or constants.L22 is None:
-        raise InputError("L11, L12 and L22 must be known to choose step sizes: give sigma and tau, or the constants")
+        raise InputError(
+            "L11, L12 and L22 must be known to choose step sizes: give sigma and tau, or the constants",
+            code="lipschitz-unknown",
+        )
     return {"L11": constants.L11, "L12": coupling_constant(constants, n), "L22": constants.L22, "n": n}
 
 
 def _positive(lipschitz: float) -> float:
     if not lipschitz > 0:
-        raise InputError(f"the Lipschitz constant is {lipschitz}: w and delta are not coupled; give sigma and tau")
+        raise InputError(
+            f"the Lipschitz constant must be > 0, got {lipschitz}, so w and delta are not coupled: give sigma and tau",
+            code="not-coupled",
+            value=lipschitz,
+        )
     return lipschitz
 
 
@@ -252,12 +259,12 @@ def _search(
     L22: float,
     start: tuple[float, float] | None = None,
 ) -> tuple[float, float]:
-    """The (sigma, tau) of largest gain, on a logarithmic grid that closes in on the best point found."""
+    """Return the (sigma, tau) of largest gain, on a logarithmic grid that shrinks around the best point."""
     L = _positive(L12)
     largest_sigma = INSIDE / (3 * L11) if L11 else inf
     largest_tau = INSIDE / L22 if L22 else inf
     log_sigma, log_tau = np.log(start) if start else (np.log(0.3 / L), np.log(0.1 / (n * L)))
-    width = 14.0  # wide enough for strengths of coupling that differ by a factor of a million
+    width = 14.0  # in logarithms; wide enough for couplings that differ by a factor of a million
     offsets = np.linspace(-1, 1, 65)
     for _ in range(24):
         sigma = np.minimum(np.exp(log_sigma + width * offsets), largest_sigma)

@@ -28,7 +28,7 @@ class Solution(NamedTuple):
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A problem, its solution and its constants where they are known."""
+    """A problem with its name, its description and, if known, its solution."""
 
     name: str
     about: str
@@ -37,7 +37,7 @@ class Benchmark:
 
     @property
     def constants(self) -> Constants:
-        """What is known of L11, L12, L22, rho and mu."""
+        """The known constants among L11, L12, L22, rho and mu."""
         return self.problem.constants
 
 
@@ -46,25 +46,46 @@ _BUILDERS: dict[str, Builder] = {}
 
 
 def names() -> list[str]:
-    """The names of all problems."""
+    """Return the names of all problems."""
     return list(_BUILDERS)
 
 
 def about(name: str) -> str:
-    """One line on a problem."""
+    """Return one line about a problem."""
     return (_builder(name).__doc__ or "").splitlines()[0]
 
 
 def options(name: str) -> dict[str, Any]:
-    """A problem's options and their defaults."""
+    """Return the options of a problem and their defaults."""
     return {key: p.default for key, p in inspect.signature(_builder(name)).parameters.items()}
 
 
 def get(name: str, **chosen: Any) -> Benchmark:
-    """Build a problem of the zoo, in float64, the same for the same options."""
+    """Build a problem of the zoo, in float64; equal options give equal problems.
+
+    Args:
+        name: One of `names()`.
+        **chosen: Options of the problem; `options(name)` lists them.
+
+    Returns:
+        The problem and its solution.
+
+    Raises:
+        UnknownNameError: If there is no such problem.
+        InputError: If the problem has no such option.
+
+    Example:
+        >>> benchmark = get("ridge", n=2, samples=20)
+        >>> benchmark.problem
+        Problem(n=2, w=(10,), delta=(2, 10), float64)
+    """
     unknown = set(chosen) - set(options(name))
     if unknown:
-        raise InputError(f"{name} has no option {min(unknown)!r}: it has {', '.join(options(name)) or 'none'}")
+        raise InputError(
+            f"{name} has no option {min(unknown)!r}: it has {', '.join(options(name)) or 'no options'}",
+            code="unknown-problem-option",
+            name=min(unknown),
+        )
     problem, solution = _builder(name)(**chosen)
     return Benchmark(name, about(name), problem, solution)
 
@@ -127,8 +148,7 @@ def ridge(
     samples: int = 200, features: int = 10, n: int = 4, weight: float = 0.1, seed: int = 0
 ) -> tuple[Problem, Solution]:
     """Ridge regression as a saddle problem, samples split into n blocks; strongly monotone."""
-    if samples % n:
-        raise InputError(f"ridge: samples ({samples}) must be a multiple of n ({n})")
+    _check_multiple(samples, n)
     draw = generator(seed, "ridge")
     A = torch.randn(samples, features, generator=draw, dtype=torch.float64)
     b = A @ torch.randn(features, generator=draw, dtype=torch.float64)
@@ -226,7 +246,7 @@ def weak_mvi_nonlinear(
 def _weak_family(
     n: int, dimension: int, a: float, e: float, b: float, radius: float, seed: int
 ) -> tuple[Problem, Solution]:
-    """The constants hold where |w| and |delta| are at most `radius` (everywhere for e = 0)."""
+    """Build a problem whose constants hold for |w|, |delta| <= radius (everywhere if e = 0)."""
     draw, m = generator(seed, "weak-mvi"), n * dimension
     A = a * _orthogonal(m, draw).view(n, dimension, m)
 
@@ -304,8 +324,7 @@ def robust_logistic(
     samples: int = 40, features: int = 4, n: int = 8, eps: float = 0.1, weight: float = 0.05, seed: int = 0
 ) -> tuple[Problem, Solution]:
     """Logistic regression against Linf perturbations, whose inner maximiser is known in closed form."""
-    if samples % n:
-        raise InputError(f"robust-logistic: samples ({samples}) must be a multiple of n ({n})")
+    _check_multiple(samples, n)
     draw = generator(seed, "robust-logistic")
     y = torch.sign(torch.randn(samples, generator=draw, dtype=torch.float64))
     x = torch.randn(samples, features, generator=draw, dtype=torch.float64) + 0.5 * y[:, None]
@@ -330,7 +349,7 @@ def _polynomial(
     rho: float | None = None,
     L: float | None = None,
 ) -> Problem:
-    """w (d - shift) + psi(w) - psi(d) with both in [-side, side]."""
+    """Build w (d - shift) + psi(w) - psi(d) with both in [-side, side]."""
 
     def phi(w: Tensor, delta: Tensor, index: Tensor) -> Tensor:  # noqa: ARG001
         return (w * (delta - shift) + psi(w) - psi(delta)).squeeze(1)
@@ -367,11 +386,25 @@ def _robust_logistic_weights(x: Tensor, y: Tensor, eps: float, weight: float) ->
         w, before = newton(w, torch.sign(w)), torch.sign(w)
         if torch.equal(torch.sign(w), before):
             return w
-    raise InputError("robust-logistic: a weight of the answer is zero, where this reference fails: lower eps")
+    raise InputError(
+        f"robust-logistic: no weight of the solution may be zero, but one is at eps = {eps}: lower eps",
+        code="reference-solution-zero",
+        eps=eps,
+    )
+
+
+def _check_multiple(samples: int, n: int) -> None:
+    if samples % n:
+        raise InputError(
+            f"samples must be a multiple of n = {n}, got {samples}: change one",
+            code="samples-not-multiple",
+            samples=samples,
+            n=n,
+        )
 
 
 def _each(matrices: Tensor, vectors: Tensor) -> Tensor:
-    """Row i is matrix i times vector i."""
+    """Return matrix i times vector i as row i."""
     return (matrices @ vectors[:, :, None]).squeeze(2)
 
 

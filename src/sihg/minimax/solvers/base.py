@@ -1,4 +1,4 @@
-"""What every solver is: frozen settings, `init`, and `step` from state to state."""
+"""The base of every solver: frozen settings, `init`, and `step` from state to state."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from sihg.minimax.step_sizes import Condition, StepSizes
 
 @dataclass(frozen=True)
 class State:
-    """An iterate (flat vectors); a method's own state adds what its next step needs."""
+    """An iterate as flat vectors; the state of a method adds what its next step needs."""
 
     w: Tensor
     delta: Tensor
@@ -25,33 +25,33 @@ S = TypeVar("S", bound=State)
 
 @dataclass(frozen=True)
 class Method(ABC, Generic[S]):
-    """A solver: its fields are its settings."""
+    """A solver; its fields are its settings."""
 
     implicit: ClassVar[bool] = False  # whether it takes implicit steps, so that tau L22 < 1 matters
     bilinear_only: ClassVar[bool] = False
 
     @abstractmethod
     def init(self, w: Tensor, delta: Tensor) -> S:
-        """The state before the first step."""
+        """Return the state before the first step."""
 
     @abstractmethod
     def step(self, oracle: Oracle, s: S, i: int) -> S:
-        """One iteration; i is the drawn block."""
+        """Do one iteration; i is the drawn block."""
 
     def measured_at(self, oracle: Oracle, s: S) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """The point at which the saddle subdifferential norm is measured."""
+        """Return the point at which ||F|| is measured."""
         return s.w, s.delta
 
     @classmethod
     @abstractmethod
     def choose(cls, problem: Problem, constants: Constants) -> StepSizes:
-        """The step sizes for a problem with these constants."""
+        """Choose the step sizes for a problem with these constants."""
 
     @classmethod
     def best_theta(cls, problem: Problem, sigma: float, tau: float) -> float:  # noqa: ARG003
-        """The extrapolation for these steps."""
+        """Return theta for these steps."""
         return 1.0
 
     def condition(self, problem: Problem, constants: Constants, steps: StepSizes) -> Condition | None:  # noqa: ARG002
-        """Whether the method's theorem covers these steps; None where it has none."""
+        """Check whether the method's theorem covers these steps; None if it has no theorem."""
         return None

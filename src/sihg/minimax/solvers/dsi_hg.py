@@ -13,29 +13,29 @@ from sihg.minimax.solvers.theorems import HybridMethod
 
 @dataclass(frozen=True)
 class DSIHGState(State):
-    """The iterate and the last gradient."""
+    """The iterate and the previous gradient."""
 
     gradient: Tensor | None = None  # grad_w phi(w^{k-1}, delta^{k-1})
 
 
 @dataclass(frozen=True)
 class DSIHG(HybridMethod[DSIHGState]):
-    """A hybrid gradient step on w, then an implicit step on all of delta.
+    """A hybrid gradient step in w, then an implicit step in all of delta.
 
         w^{k+1} = prox_f^sigma[w^k - sigma {(1+theta) A_k - theta A_{k-1}}],  A_k = grad_w phi(w^k, delta^k)
         delta^{k+1} = prox_g^tau[delta^k + tau grad_delta phi(w^{k+1}, delta^{k+1})]
 
-    The blocks of delta, however many, are one block here.
+    All blocks of delta are treated as one.
     """
 
     implicit = True
 
     def init(self, w: Tensor, delta: Tensor) -> DSIHGState:
-        """(w^{-1}, delta^{-1}) = (w^0, delta^0)."""
+        """Start with (w^{-1}, delta^{-1}) = (w^0, delta^0)."""
         return DSIHGState(w, delta)
 
     def step(self, oracle: Oracle, s: DSIHGState, i: int) -> DSIHGState:  # noqa: ARG002
-        """One iteration."""
+        """Do one iteration."""
         A = oracle.gradient_w(s.w, s.delta)
         direction = A if s.gradient is None else hybrid(A, s.gradient, self.theta)
         w = oracle.prox_f(s.w.sub(direction, alpha=self.sigma), self.sigma)
@@ -43,5 +43,5 @@ class DSIHG(HybridMethod[DSIHGState]):
 
     @staticmethod
     def blocks(problem: Problem) -> int:  # noqa: ARG004
-        """One: Corollaries 3 and 4."""
+        """Return 1, as in Corollaries 3 and 4."""
         return 1

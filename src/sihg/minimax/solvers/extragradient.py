@@ -13,7 +13,7 @@ from sihg.minimax.step_sizes import StepSizes, operator_steps
 
 @dataclass(frozen=True)
 class Extragradient(Method[State]):
-    """A look ahead, then a step from the old point with the gradient found there.
+    """A look-ahead step, then a step from the old point with the gradient found there.
 
     z_bar = prox[z^k - s F(z^k)],  z^{k+1} = prox[z^k - s F(z_bar)],  F = (grad_w phi, -grad_delta phi)
     """
@@ -22,11 +22,11 @@ class Extragradient(Method[State]):
     tau: float
 
     def init(self, w: Tensor, delta: Tensor) -> State:
-        """The iterate is all it needs."""
+        """Start at the iterate."""
         return State(w, delta)
 
     def step(self, oracle: Oracle, s: State, i: int) -> State:  # noqa: ARG002
-        """One iteration."""
+        """Do one iteration."""
         g_w, g_delta = oracle.gradients(s.w, s.delta)
         w_bar = oracle.prox_f(s.w - self.sigma * g_w, self.sigma)
         delta_bar = oracle.prox_g(s.delta + self.tau * g_delta, self.tau)
@@ -36,13 +36,13 @@ class Extragradient(Method[State]):
 
     @classmethod
     def choose(cls, problem: Problem, constants: Constants) -> StepSizes:  # noqa: ARG003
-        """sigma = tau just below 1/L, L a Lipschitz constant of F."""
+        """Choose sigma = tau just below 1/L, with L a Lipschitz constant of F."""
         return operator_steps(constants, 0.95, "step below 1/L")
 
 
 @dataclass(frozen=True)
 class EGPlusState(State):
-    """The point ahead, which is feasible (the iterate need not be), and the iterate behind it."""
+    """The look-ahead point, which is feasible, and the iterate, which may be infeasible."""
 
     w_free: Tensor | None = None
     delta_free: Tensor | None = None
@@ -50,7 +50,7 @@ class EGPlusState(State):
 
 @dataclass(frozen=True)
 class EGPlus(Method[EGPlusState]):
-    """A long look ahead and a shorter step, which bears some nonmonotonicity.
+    """A long look-ahead step and a shorter step, which tolerates some nonmonotonicity.
 
     z_bar = prox[H(z^k)],  z^{k+1} = z^k - ratio {H(z^k) - H(z_bar)},  H(z) = z - s F(z)
 
@@ -62,11 +62,11 @@ class EGPlus(Method[EGPlusState]):
     ratio: float = 0.5
 
     def init(self, w: Tensor, delta: Tensor) -> EGPlusState:
-        """Both points at the start."""
+        """Start with both points at the start."""
         return EGPlusState(w, delta, w_free=w, delta_free=delta)
 
     def step(self, oracle: Oracle, s: EGPlusState, i: int) -> EGPlusState:  # noqa: ARG002
-        """One iteration."""
+        """Do one iteration."""
         assert s.w_free is not None
         assert s.delta_free is not None
         h_w, h_delta = self._forward(oracle, s.w_free, s.delta_free)
@@ -81,5 +81,5 @@ class EGPlus(Method[EGPlusState]):
 
     @classmethod
     def choose(cls, problem: Problem, constants: Constants) -> StepSizes:  # noqa: ARG003
-        """sigma = tau just below 1/L, L a Lipschitz constant of F."""
+        """Choose sigma = tau just below 1/L, with L a Lipschitz constant of F."""
         return operator_steps(constants, 0.95, "step below 1/L")

@@ -13,7 +13,7 @@ from sihg.minimax.step_sizes import StepSizes, operator_steps
 
 @dataclass(frozen=True)
 class GDA(Method[State]):
-    """The plain method, which circles or leaves on many saddle problems.
+    """Plain descent ascent, which circles or diverges on many saddle problems.
 
     w^{k+1} = prox_f^sigma[w^k - sigma grad_w phi],  delta^{k+1} = prox_g^tau[delta^k + tau grad_delta phi], both at
     (w^k, delta^k).
@@ -23,16 +23,16 @@ class GDA(Method[State]):
     tau: float
 
     def init(self, w: Tensor, delta: Tensor) -> State:
-        """The iterate is all it needs."""
+        """Start at the iterate."""
         return State(w, delta)
 
     def step(self, oracle: Oracle, s: State, i: int) -> State:  # noqa: ARG002
-        """One iteration."""
+        """Do one iteration."""
         g_w, g_delta = oracle.gradients(s.w, s.delta)
         w = oracle.prox_f(s.w - self.sigma * g_w, self.sigma)
         return State(w, oracle.prox_g(s.delta + self.tau * g_delta, self.tau))
 
     @classmethod
     def choose(cls, problem: Problem, constants: Constants) -> StepSizes:  # noqa: ARG003
-        """sigma = tau = 1/(2L), L a Lipschitz constant of F."""
+        """Choose sigma = tau = 1/(2L), with L a Lipschitz constant of F."""
         return operator_steps(constants, 0.5, "the customary step 1/(2L)")

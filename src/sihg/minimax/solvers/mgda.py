@@ -23,11 +23,11 @@ class MGDA(Method[State]):
     ascent_steps: int = 10
 
     def init(self, w: Tensor, delta: Tensor) -> State:
-        """The iterate is all it needs."""
+        """Start at the iterate."""
         return State(w, delta)
 
     def step(self, oracle: Oracle, s: State, i: int) -> State:  # noqa: ARG002
-        """One iteration."""
+        """Do one iteration."""
         delta = s.delta
         for _ in range(self.ascent_steps):
             delta = oracle.prox_g(delta + self.tau * oracle.gradient_delta(s.w, delta), self.tau)
@@ -35,5 +35,5 @@ class MGDA(Method[State]):
 
     @classmethod
     def choose(cls, problem: Problem, constants: Constants) -> StepSizes:  # noqa: ARG003
-        """sigma = tau = 1/(2L), L a Lipschitz constant of F."""
+        """Choose sigma = tau = 1/(2L), with L a Lipschitz constant of F."""
         return operator_steps(constants, 0.5, "the customary step 1/(2L)")

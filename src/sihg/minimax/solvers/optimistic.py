@@ -14,7 +14,7 @@ from sihg.minimax.step_sizes import StepSizes, operator_steps
 
 @dataclass(frozen=True)
 class OptimisticState(State):
-    """The iterate and both last gradients."""
+    """The iterate and both previous gradients."""
 
     g_w: Tensor | None = None
     g_delta: Tensor | None = None
@@ -28,11 +28,11 @@ class Optimistic(Method[OptimisticState]):
     tau: float
 
     def init(self, w: Tensor, delta: Tensor) -> OptimisticState:
-        """z^{-1} = z^0."""
+        """Start with z^{-1} = z^0."""
         return OptimisticState(w, delta)
 
     def step(self, oracle: Oracle, s: OptimisticState, i: int) -> OptimisticState:  # noqa: ARG002
-        """One iteration."""
+        """Do one iteration."""
         g_w, g_delta = oracle.gradients(s.w, s.delta)
         ahead_w = g_w if s.g_w is None else hybrid(g_w, s.g_w, 1.0)
         ahead_delta = g_delta if s.g_delta is None else hybrid(g_delta, s.g_delta, 1.0)
@@ -41,5 +41,5 @@ class Optimistic(Method[OptimisticState]):
 
     @classmethod
     def choose(cls, problem: Problem, constants: Constants) -> StepSizes:  # noqa: ARG003
-        """sigma = tau below 1/(2L) (Malitsky & Tam 2020), L a Lipschitz constant of F."""
+        """Choose sigma = tau below 1/(2L) (Malitsky & Tam 2020), with L a Lipschitz constant of F."""
         return operator_steps(constants, 0.45, "step below 1/(2L)")

@@ -19,7 +19,7 @@ class SPDHGState(State):
 
 @dataclass(frozen=True)
 class SPDHG(HybridMethod[SPDHGState]):
-    """For bilinear phi_i = <A_i w, delta_i> only.
+    """Stochastic PDHG, for bilinear phi_i = <A_i w, delta_i> only.
 
     w^{k+1} = prox_f^sigma[w^k - sigma z_bar^k]
     delta_i^{k+1} = prox_{g_i}^tau[delta_i^k + tau A_i w^{k+1}],  i = i_k
@@ -29,11 +29,11 @@ class SPDHG(HybridMethod[SPDHGState]):
     bilinear_only = True
 
     def init(self, w: Tensor, delta: Tensor) -> SPDHGState:
-        """z is computed at the first step."""
+        """Start without z, which the first step computes."""
         return SPDHGState(w, delta)
 
     def step(self, oracle: Oracle, s: SPDHGState, i: int) -> SPDHGState:
-        """One iteration."""
+        """Do one iteration."""
         z = oracle.gradient_w(s.w, s.delta).clone() if s.z is None else s.z
         w = oracle.prox_f(s.w.sub(z if s.z_bar is None else s.z_bar, alpha=self.sigma), self.sigma)
         old = oracle.block(s.delta, i)

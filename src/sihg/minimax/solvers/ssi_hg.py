@@ -13,7 +13,7 @@ from sihg.minimax.solvers.theorems import HybridMethod
 
 @dataclass(frozen=True)
 class SSIHGState(State):
-    """The iterate, and what the next hybrid gradient needs of the last one."""
+    """The iterate, and what the next hybrid gradient needs."""
 
     gradient: Tensor | None = None  # A_{k-1} = grad_w phi(w^{k-1}, delta^{k-1})
     i: int | None = None  # the block that moved last
@@ -22,7 +22,7 @@ class SSIHGState(State):
 
 @dataclass(frozen=True)
 class SSIHG(HybridMethod[SSIHGState]):
-    """A hybrid gradient step on w, then an implicit step on one random block of delta.
+    """A hybrid gradient step in w, then an implicit step in one random block of delta.
 
     With A_k = grad_w phi(w^k, delta^k), j = i_{k-1} and c_k = grad_w phi_j(w^k, delta_j^k) - grad_w phi_j(w^k,
     delta_j^{k-1}), lines 3 and 4 of Algorithm 1 become
@@ -30,18 +30,18 @@ class SSIHG(HybridMethod[SSIHGState]):
         w^{k+1} = prox_f^sigma[w^k - sigma {(1+theta) A_k - theta A_{k-1} + theta (n-1) c_k}]
         delta_i^{k+1} = prox_{g_i}^tau[delta_i^k + tau grad_{delta_i} phi_i(w^{k+1}, delta_i^{k+1})],  i = i_k
 
-    because delta^k and delta^{k-1} differ in block j alone. That takes n + 1 block gradients in w; where phi is linear
-    in w, A_k = A_{k-1} + c_k, the braces are A_k + theta n c_k, and it takes one or two.
+    because delta^k and delta^{k-1} differ in block j alone. This takes n + 1 block gradients in w. If phi is linear in
+    w, then A_k = A_{k-1} + c_k, the braces are A_k + theta n c_k, and it takes one or two.
     """
 
     implicit = True
 
     def init(self, w: Tensor, delta: Tensor) -> SSIHGState:
-        """(w^{-1}, delta^{-1}) = (w^0, delta^0)."""
+        """Start with (w^{-1}, delta^{-1}) = (w^0, delta^0)."""
         return SSIHGState(w, delta)
 
     def step(self, oracle: Oracle, s: SSIHGState, i: int) -> SSIHGState:
-        """One iteration."""
+        """Do one iteration."""
         A, direction = self._gradient_and_direction(oracle, s)
         w = oracle.prox_f(torch.sub(s.w, direction, alpha=self.sigma, out=direction), self.sigma)
         old = oracle.block(s.delta, i)
@@ -49,7 +49,7 @@ class SSIHG(HybridMethod[SSIHGState]):
         return SSIHGState(w, oracle.replace(s.delta, i, new), gradient=A, i=i, old=old)
 
     def _gradient_and_direction(self, oracle: Oracle, s: SSIHGState) -> tuple[Tensor, Tensor]:
-        """A_k and (1+theta) A_k - theta A_{k-1} + theta (n-1) c_k; the second is the caller's to overwrite."""
+        """Return A_k and (1+theta) A_k - theta A_{k-1} + theta (n-1) c_k; the caller may overwrite the second."""
         if s.gradient is None or s.i is None or s.old is None:
             A = oracle.gradient_w(s.w, s.delta).clone()  # it may be a view of delta, which is written in place
             return A, A.clone()
@@ -67,7 +67,7 @@ class SSIHG(HybridMethod[SSIHGState]):
         return A, hybrid(A, s.gradient, self.theta).add_(c, alpha=self.theta * (n - 1))
 
     def measured_at(self, oracle: Oracle, s: SSIHGState) -> tuple[Tensor, Tensor]:
-        """(w^k, delta-hat^k) of Theorem 1: all blocks stepped from delta^{k-1}, not counted."""
+        """Return (w^k, delta-hat^k) of Theorem 1: all blocks step from delta^{k-1}; not counted."""
         if s.i is None or s.old is None:
             return s.w, s.delta
         before = oracle.replace(s.delta.clone(), s.i, s.old)

@@ -1,4 +1,4 @@
-"""What SSI-HG, DSI-HG and SPDHG share: their settings, and steps by Theorems 1 and 2."""
+"""The base of SSI-HG, DSI-HG and SPDHG: their settings, and step sizes by Theorems 1 and 2."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from sihg.minimax.step_sizes import Condition, StepSizes, contraction, hybrid_co
 
 @dataclass(frozen=True)
 class HybridMethod(Method[S]):
-    """A method that the theorems cover, with blocks drawn one at a time."""
+    """A method covered by the theorems, with blocks drawn one at a time."""
 
     sigma: float
     tau: float
@@ -18,19 +18,19 @@ class HybridMethod(Method[S]):
 
     @staticmethod
     def blocks(problem: Problem) -> int:
-        """The n of the theorems."""
+        """Return the n of the theorems."""
         return problem.n
 
     @classmethod
     def choose(cls, problem: Problem, constants: Constants) -> StepSizes:
-        """By Theorem 2 where mu is known, else by Theorem 1."""
+        """Choose by Theorem 2 if mu is known, else by Theorem 1."""
         return hybrid_steps(constants, cls.blocks(problem), is_bilinear=problem.bilinear_in_both)
 
     @classmethod
     def best_theta(cls, problem: Problem, sigma: float, tau: float) -> float:
-        """Theorem 2's where mu is known, else 1."""
+        """Return the theta of Theorem 2 if mu is known, else 1."""
         return contraction(sigma, tau, mu=problem.constants.mu or 0.0, n=cls.blocks(problem))
 
     def condition(self, problem: Problem, constants: Constants, steps: StepSizes) -> Condition:
-        """Theorem 1 or 2, or SPDHG's own for bilinear problems."""
+        """Check Theorem 1 or 2, or SPDHG's condition for bilinear problems."""
         return hybrid_condition(steps, constants, self.blocks(problem), is_bilinear=problem.bilinear_in_both)
