@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sihg.cli.main import main
+from sihg.cli.main import build_parser, main
+from tests.refused import refused
 
 
 def run(*words: str) -> int:
@@ -171,42 +172,43 @@ def test_killed_run_goes_on_from_its_last_save(tmp_path: Path) -> None:
     same_records(tmp_path / "whole", out, "ssi-hg")
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["solve"], "no problem named: `sihg solve --list`"),
-        (["solve", "rigde"], "unknown problem 'rigde' (did you mean 'ridge'?): choose from matrix-game"),
-        (["solve", "ridge", "--method", "sgd"], "unknown method 'sgd'"),
-        (["solve", "ridge", "--method", ","], "no method named"),
-        (["solve", "ridge", "--method", "ssi-hg", "--set", "n"], "--set must be KEY=VALUE, such as n=16, got 'n'"),
-        (["solve", "ridge", "--set", "q=1"], "ridge has no option 'q'"),
-        (["solve", "ridge", "--set", "n=many"], "ridge cannot be built with"),
-        (["solve", "ridge", "--sigma", "-1"], "sigma must be finite and > 0, got -1.0"),
-        (["solve", "quadratic", "--method", "spdhg"], "spdhg solves bilinear problems only"),
-        (["solve", "ridge", "--record-every", "0"], "record_every must be an integer >= 1, got 0"),
-        (["solve", "no.such.module:make"], "problem 'no.such.module:make' cannot be loaded"),
-        (["solve", "math:sqrt"], "cannot be built"),
-        (["solve", "math:pi"], "is a float, not a callable"),
-        (["solve", "--resume", "/no/such/folder"], "--resume takes a folder made with --out"),
-        (["report", "/no/such/folder"], "/no/such/folder"),
-        (["solve", "ridge", "--set", "n=0"], "ridge cannot be built with {'n': 0} (ZeroDivisionError"),
-        (["solve", "ratio-game", "--set", "s=0"], "ratio-game cannot be built"),
-        (["solve", ":x"], "problem ':x' cannot be loaded"),
-        (["solve", "ridge", "--method", "gda,mgda", "--theta", "1"], "none of gda, mgda has a setting 'theta'"),
-        (["solve", "quadratic", "--method", "ssi-hg,spdhg"], "spdhg solves bilinear problems only"),
-        (["solve", "ridge", "--tolerance", "-1"], "tolerance must be >= 0, got -1.0"),
-        (["solve", "--resume", "x", "ridge"], "--resume keeps the settings of its folder, got 'problem' too"),
-        (["solve", "weak-mvi", "--iterations", "3", "--out", "/proc/none/here"], "cannot write /proc/none/here"),
-    ],
-)
+MISTAKES: list[tuple[str, str, dict[str, object]]] = [
+    ("", "no-problem", {}),
+    ("rigde", "unknown-problem", {"name": "rigde"}),
+    ("ridge --method sgd", "unknown-method", {"name": "sgd"}),
+    ("ridge --method ,", "no-method", {}),
+    ("ridge --method ssi-hg --set n", "set-form", {"text": "n"}),
+    ("ridge --set q=1", "unknown-problem-option", {"name": "q"}),
+    ("ridge --set n=many", "problem-not-built", {"problem": "ridge"}),
+    ("ridge --set n=0", "problem-not-built", {"problem": "ridge"}),
+    ("ratio-game --set s=0", "problem-not-built", {"problem": "ratio-game"}),
+    ("ridge --sigma -1", "step-size-range", {"name": "sigma", "value": -1.0}),
+    ("ridge --record-every 0", "compare-record-every", {"record_every": 0}),
+    ("ridge --tolerance -1", "tolerance-range", {"tolerance": -1.0}),
+    ("ridge --method gda,mgda --theta 1", "unused-step-size", {"name": "theta"}),
+    ("quadratic --method ssi-hg,spdhg", "method-bilinear-only", {"method": "spdhg"}),
+    ("no.such.module:make", "user-code-import", {}),
+    (":x", "user-code-import", {}),
+    ("math:pi", "user-code-not-callable", {}),
+    ("math:sqrt", "problem-not-built", {"problem": "math:sqrt"}),
+    ("collections:OrderedDict", "problem-type", {"problem": "collections:OrderedDict"}),
+    ("--resume /no/such/folder", "record-unreadable", {"path": Path("/no/such/folder/config.json")}),
+    ("--resume x ridge", "resume-with-settings", {"name": "problem"}),
+    ("weak-mvi --iterations 3 --out /proc/none/here", "cannot-write-file", {}),
+]
+
+
+@pytest.mark.parametrize(("words", "code", "values"), MISTAKES, ids=[words for words, _, _ in MISTAKES])
 def test_mistakes_get_one_line_and_exit_code_2(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    words: str, code: str, values: dict[str, object], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(*words) == 2
+    assert run("solve", *words.split()) == 2
     error = capsys.readouterr().err
-    assert message in error
     assert error.startswith("sihg: error: ")
     assert len(error.strip().splitlines()) == 1
+    args = build_parser().parse_args(["solve", *words.split()])
+    with refused(code, **values):
+        args.run(args)
 
 
 @pytest.mark.parametrize(

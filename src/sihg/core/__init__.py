@@ -5,19 +5,8 @@ Proximal maps of convex functions, the hybrid gradient for any torch optimiser, 
 
 from sihg.core.draw import generator
 from sihg.core.hybrid import HybridGradient, hybrid
-from sihg.core.implicit import Implicit, implicit_step
-from sihg.core.prox import (
-    L1,
-    Box,
-    Convex,
-    ElasticNet,
-    L2Ball,
-    LinfBall,
-    NonNegative,
-    Simplex,
-    SquaredL2,
-    Zero,
-)
+from sihg.core.implicit import implicit_step
+from sihg.core.prox import L1, Box, Convex, ElasticNet, L2Ball, LinfBall, NonNegative, Simplex, SquaredL2, Zero
 
 __all__ = [
     "L1",
@@ -25,7 +14,6 @@ __all__ = [
     "Convex",
     "ElasticNet",
     "HybridGradient",
-    "Implicit",
     "L2Ball",
     "LinfBall",
     "NonNegative",
