@@ -1,4 +1,4 @@
-"""Ctrl-C, or a request to end, as a request to stop at the next safe point."""
+"""Treat Ctrl-C and SIGTERM as a request to stop at the next safe point."""
 
 import signal
 import threading
@@ -9,9 +9,9 @@ from types import FrameType
 
 @contextmanager
 def stop_on_interrupt() -> Iterator[Callable[[], bool]]:
-    """Give a function that tells whether Ctrl-C or SIGTERM came; a second one interrupts at once.
+    """Yield a function that says whether Ctrl-C or SIGTERM came; a second one raises KeyboardInterrupt.
 
-    Outside the main thread, where Python delivers no signals, both are left alone.
+    Outside the main thread Python delivers no signals; there the function always returns False.
     """
     asked = False
 
@@ -24,20 +24,22 @@ def stop_on_interrupt() -> Iterator[Callable[[], bool]]:
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with _handling(ask):
         yield lambda: asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 @contextmanager
 def interrupted_at_once() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM raise KeyboardInterrupt, also where a shell that works in the background ignores them."""
-    before = {n: signal.signal(n, signal.default_int_handler) for n in (signal.SIGINT, signal.SIGTERM)}
+    """Let Ctrl-C and SIGTERM raise KeyboardInterrupt, even if a shell in the background ignores them."""
+    with _handling(signal.default_int_handler):
+        yield
+
+
+@contextmanager
+def _handling(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        for number, earlier in before.items():
+            signal.signal(number, signal.SIG_DFL if earlier is None else earlier)
