@@ -14,7 +14,7 @@ from tests.robust.data.sets import put, small_mnist, write_mnist
 
 def run(*words: str) -> int:
     parser = argparse.ArgumentParser()
-    data.add_parser(parser.add_subparsers())
+    data.add_parser(parser.add_subparsers(), "")
     args = parser.parse_args(["data", *words])
     return int(args.run(args))
 

@@ -1,7 +1,6 @@
 """`sihg doctor` and the frame of the command line."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -29,16 +28,3 @@ def test_probes_live_in_their_own_process() -> None:
     assert doctor.probe("raise ValueError('no')") == "fail (ValueError: no)"
     if sys.platform != "win32":
         assert doctor.probe("import os, signal; os.kill(os.getpid(), signal.SIGILL)") == "killed by SIGILL"
-
-
-def test_help_imports_no_torch() -> None:
-    code = (
-        "import sys; from sihg.cli.main import build_parser as p; p().format_help(); sys.exit('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_words_that_a_command_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["doctor", "--lr", "1"])
-    assert "unrecognized arguments: --lr 1" in capsys.readouterr().err

@@ -71,8 +71,11 @@ def test_threads(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_mistakes(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, message in (
-        ((done, "--epochs", "5"), "the schedule depends on it, --epochs is given"),
-        ((done, "--tau=1"), "a run keeps its settings, --tau is given"),
+        (
+            (done, "--epochs", "5"),
+            "a run keeps its settings, got --epochs: leave it out",
+        ),
+        ((done, "--tau=1"), "a run keeps its settings, got --tau"),
         ((tmp_path / "none",), "does not exist"),
         ((tmp_path,), "is not a run folder"),
     ):

@@ -3,6 +3,7 @@
 import json
 import signal
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,11 @@ import pytest
 import torch
 
 from sihg.cli import train
-from sihg.cli.main import main
-from sihg.cli.running import Telling, pairs
-from sihg.errors import InputError
-from sihg.robust.methods import METHODS
-from sihg.robust.training.config import read_preset, read_presets
+from sihg.cli.main import build_parser, main
+from sihg.cli.running import Telling
+from sihg.cli.setting_flags import read_settings_arguments
+from sihg.robust.methods import METHODS, method_fields
+from sihg.robust.training.config import OptimizerOptions, Settings, read_preset, read_presets
 from sihg.robust.training.events import Event, StepDone
 from sihg.store.lock import locked
 from sihg.store.tables import read_table
@@ -89,31 +90,54 @@ def test_the_papers_settings() -> None:
     assert (read_preset("mnist").eps, read_preset("mnist", "trades").method_settings.beta) == (0.4, 1.0)
 
 
-def test_settings_as_typed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert pairs(["--lr", "-1", "--flip", "--crop=2"]) == [("lr", "-1"), ("flip", None), ("crop", "2")]
-    settings = train.chosen(None, [("data", "npz:x.npz"), ("method.name", "pgd"), ("bounds", "none"), ("eps", "8/255")])
+def typed(*words: str) -> dict[str, str]:
+    """Return the settings that the command line reads from these words."""
+    return read_settings_arguments(build_parser("train").parse_args(["train", *words]))
+
+
+def test_settings_as_typed() -> None:
+    assert typed("--lr", "-1", "--flip", "--crop=2") == {"lr": "-1", "flip": "true", "crop": "2"}
+    assert typed("--bounds", "-1,2.5", "--tau", "-1/2") == {"bounds": "-1,2.5", "tau": "-1/2"}
+    assert typed("--batch-size", "5", "--set", "method.name=pgd", "--set", "optimizer.betas=[0.9,0.99]") == {
+        "batch_size": "5",
+        "method": "pgd",
+        "optimizer.betas": "[0.9,0.99]",
+    }
+    assert typed("--optimizer.lr", "1", "--method.step-size", "2", "--schedule.peak", "3") == {
+        "lr": "1",
+        "step_size": "2",
+        "schedule.peak": "3",
+    }
+
+
+@pytest.mark.parametrize(("words", "value"), [((), False), (("--flip",), True), (("--flip", "yes"), True)])
+@pytest.mark.parametrize("name", ["flip", "memory-files"])
+def test_booleans(words: tuple[str, ...], value: bool, name: str) -> None:
+    words = tuple(word.replace("flip", name) for word in words)
+    field = name.replace("-", "_")
+    assert getattr(Settings().with_values(typed(*words)), field) is value
+    assert getattr(Settings().with_values(typed(f"--{name}=false")), field) is False
+    assert getattr(Settings().with_values(typed(f"--{name}", "false", "--crop", "1")), field) is False
+
+
+def test_settings_begin_with_those_of_the_data(capsys: pytest.CaptureFixture[str]) -> None:
+    given = {"data": "npz:x.npz", "method": "pgd", "bounds": "none", "eps": "8/255"}
+    settings = train.choose_settings(None, given)
     assert (settings.method.name, settings.bounds, settings.eps) == ("pgd", None, 8 / 255)
     assert capsys.readouterr().err == ""  # such data has no preset
-    assert train.chosen("mnist", [("data", "fashion-mnist")]).data == "fashion-mnist"
+    assert train.choose_settings("mnist", {"data": "fashion-mnist"}).data == "fashion-mnist"
     assert capsys.readouterr().err == "settings: preset mnist\n"
-    with pytest.raises(InputError, match="--lr needs a value"):
-        train.chosen(None, [("lr", None)])
-    with pytest.raises(InputError, match="'7' belongs to no setting"):
-        pairs(["--lr", "1", "7"])
 
 
-def test_help_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_setting_has_a_flag_and_a_help_text(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         run("train", "--help")
-    out = capsys.readouterr().out
-    for word in (
-        "--batch-size",
-        "--fosc-max",
-        "--weight-decay",
-        "--schedule.milestones",
-        "mnist-fast",
-        "--method yopo",
-    ):
+    out = " ".join(capsys.readouterr().out.split())
+    methods = {name: item for method in METHODS for name, item in method_fields(method).items()}
+    for name, item in [*methods.items(), *((f.name, f) for f in (*fields(Settings), *fields(OptimizerOptions)))]:
+        assert f"--{name.replace('_', '-')} " in out
+        assert name in ("method", "optimizer", "schedule") or item.metadata["help"].split()[0] in out
+    for word in ("--schedule.milestones", "mnist-fast", "yopo M full passes", "(default: pgd 10, dat 10, trades 10"):
         assert word in out
 
 
@@ -122,7 +146,11 @@ MISTAKES = {
     "unknown method 'pgdd'": ["--method", "pgdd"],
     "unknown data source 'nist'": ["--data", "nist"],
     "unknown model 'vgg'": ["--model", "vgg"],
-    "did you mean 'epochs'": ["--epoch", "3"],
+    "unknown argument '--epoch': did you mean --epochs? [unknown-argument]": ["--epoch", "3"],
+    "unknown argument '--quality': `sihg train --help` lists all": ["--quality", "3"],
+    "unknown argument '7'": ["--lr", "1", "7"],
+    "unknown argument '--optimizer.betas': give it as --set optimizer.betas=VALUE": ["--optimizer.betas", "1"],
+    "--lr needs a value (see `sihg train --help`) [usage]": ["--lr"],
     "method 'pgd' has no setting 'tau'": ["--method", "pgd", "--tau", "0.1"],
     "eps 8 is more than the whole range": ["--eps", "8"],
     "unknown optimizer 'sdg'": ["--optimizer", "sdg"],
@@ -205,7 +233,7 @@ def test_a_full_disk_leaves_nothing(
 def test_numbers_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     said = refused(capsys, "train", "--out", out, *TINY, "--lr", "1e30", "--batch-size", "20")
-    kept = said.partition("the last good checkpoint is kept: ")[2]
+    kept = said.partition("the last good checkpoint is kept: ")[2].partition(" [")[0]
     assert (Path(kept) / "manifest.json").is_file()
     assert Path(kept).parent == out / "checkpoints"
 
@@ -232,7 +260,8 @@ def test_ctrl_c_and_resume(
 
 def test_own_data_needs_eps(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     said = refused(capsys, "train", "--data", "npz:mine.npz", "--out", tmp_path / "run")
-    assert "no preset is for 'npz:mine.npz', so eps is yours to say: such as --eps 8/255" in said
+    assert "'npz:mine.npz' has no preset, so eps has no default: give the radius of the ball" in said
+    assert said.endswith("[own-data-eps]")
 
 
 def last_weights(run: Path) -> dict[str, bytes]:
@@ -258,7 +287,7 @@ def test_a_saved_config_runs_again(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "mine.toml: unknown setting 'epoch': did you mean 'epochs'?" in said
     (tmp_path / "mine.toml").write_text('data = "npz:mine.npz"\n')
     said = refused(capsys, "train", "--config", tmp_path / "mine.toml", "--out", tmp_path / "none")
-    assert "mine.toml has data of your own and no eps" in said
+    assert "mine.toml has your own data and no eps" in said
 
 
 def test_a_single_sample_for_batch_normalisation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,11 +19,11 @@ kind, the one on most samples counts.
 """
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Any, summary: str) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "compare",
-        help="put runs side by side: settings that differ, evaluations, means over seeds and their differences",
+        help=summary,
         description="Put training runs side by side: the settings that differ, the last and the best accuracy while "
         "training, and the evaluations. For runs that differ only in their seed: the means, and the differences of "
         "means with 95 % intervals by Welch's t. With --out, also a page.",

@@ -21,11 +21,11 @@ folder:PATH (one sub-folder a class) and npz:PATH (x, y and perhaps x_test, y_te
 """
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Any, summary: str) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "data",
-        help="list, download and check data sets",
+        help=summary,
         description="List the data sets, download their published files, check the files that are there.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -17,11 +17,11 @@ torch.nn.Conv2d(3, 4, 3).to(torch.{kind})(x).float().sum().backward()
 """
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Any, summary: str) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "doctor",
-        help="tell what this machine has: versions, devices, data, space",
+        help=summary,
         description="Tell the versions, the processor and what it can do, the devices, the data sets and free space.",
     )
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="the folder of the data files")

@@ -6,7 +6,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sihg.cli.parse_numbers import whole
+from sihg.cli.parse_numbers import count
 from sihg.cli.running import add_common, showing_warnings, threads
 from sihg.errors import InputError
 from sihg.parse import parse_names
@@ -48,11 +48,11 @@ each attack found per sample. RUN/gallery.npz has a sample of each class before 
 CHANGES = ("eps", "norm", "bounds", "data", "model", "width")  # flags that change settings of the run
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", summary: str) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "evaluate",
-        help="measure the accuracy of a trained model under attacks",
+        help=summary,
         description="Attack the model of a run, or weights in a file, and measure its accuracy.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -67,10 +67,10 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--attacks", default="natural,pgd-20", metavar="A,B", help="names, by comma (default: %(default)s)"
     )
-    parser.add_argument("--samples", type=whole, metavar="N", help="how many, each class in proportion (default: all)")
+    parser.add_argument("--samples", type=count, metavar="N", help="how many, each class in proportion (default: all)")
     parser.add_argument("--split", default="test", metavar="S", help="test or train (default: test)")
     parser.add_argument("--checkpoint", metavar="C", help="of a run: last or best (default: last)")
-    parser.add_argument("--seed", type=whole, default=0, metavar="S", help="of the subset and the attacks (default: 0)")
+    parser.add_argument("--seed", type=count, default=0, metavar="S", help="of the subset and the attacks (default: 0)")
     parser.add_argument("--last-iterate", action="store_true", help="of fgsm and pgd, count only the end of a restart")
     parser.add_argument("--curve", metavar="A:B:N", help="accuracy at N radii from A to B, such as 0:8/255:9")
     parser.add_argument("--points", action="store_true", help="keep the adversarial examples, NAME.points.npy")

@@ -1,23 +1,25 @@
-"""Numbers as people type them."""
+"""Types of flags: numbers as people write them."""
 
 import argparse
-from fractions import Fraction
+
+from sihg.errors import InputError
+from sihg.parse import parse_int, parse_number
 
 
 def number(text: str) -> float:
-    """A number or a fraction, such as 0.1, 1e-3 or 8/255."""
+    """Convert a number or a fraction, such as 0.1, 1e-3 or 8/255."""
     try:
-        return float(Fraction(text)) if "/" in text else float(text)
-    except (ValueError, ZeroDivisionError) as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number such as 0.1 or 8/255") from error
+        return parse_number(text)
+    except InputError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number such as 0.1 or 8/255") from None
 
 
-def whole(text: str) -> int:
-    """A whole number from zero on; 1e5 is one."""
+def count(text: str) -> int:
+    """Convert an integer >= 0, such as 20 or 1e5."""
     try:
-        value = number(text)
-    except argparse.ArgumentTypeError:
+        value = parse_int(text)
+    except InputError:
         value = -1
-    if not (value >= 0 and value.is_integer()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 on")
-    return int(value)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer >= 0")
+    return value

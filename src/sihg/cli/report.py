@@ -20,11 +20,11 @@ figures as SVG and PDF.
 """
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Any, summary: str) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "report",
-        help="draw figures, tables and an HTML page from folders of runs, evaluations or solves",
+        help=summary,
         description="Draw figures, tables and one HTML page from the records in a folder: of a training run, of "
         "several runs inside it, of evaluations saved from Python, or of a solve. Runs that differ only in their seed "
         "are trials of one entry.",

@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sihg.cli.parse_numbers import whole
-from sihg.cli.running import Pairs, add_common, pairs, showing_warnings, threads
+from sihg.cli.parse_numbers import count
+from sihg.cli.running import add_common, showing_warnings, threads
+from sihg.cli.setting_flags import add_settings_arguments, read_settings_arguments
 from sihg.errors import InputError, SihgError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 METHODS = "pgd,dat,yopo,msi-hg"
 ATTACKS = "natural,pgd-20,pgd-50-10"
-OURS = {"method": "--methods", "method.name": "--methods", "seed": "--trials", "data": "the name of the data"}
+OURS = {"method": "--methods", "seed": "--trials", "data": "the name of the data"}
 
 EPILOG = """examples:
   sihg reproduce digits
@@ -33,11 +34,11 @@ methods and more trials may be asked for later; other settings belong in another
 """
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Any, summary: str) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "reproduce",
-        help="train and attack several methods with several seeds; a table and a page",
+        help=summary,
         usage="sihg reproduce DATA [--methods A,B] [--trials N] [--jobs N] [--samples N] [--out DIR] [--list] "
         "[--SETTING VALUE ...]",
         description="Train each method with each seed by the settings of the data set's preset, attack what came out, "
@@ -48,23 +49,23 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("data", metavar="DATA", help="digits, mnist, svhn or cifar10; with --preset, any data set")
     parser.add_argument("--methods", default=METHODS, metavar="A,B", help="by comma (default: %(default)s)")
-    parser.add_argument("--trials", type=whole, default=5, metavar="N", help="seeds 0 to N - 1 (default: %(default)s)")
+    parser.add_argument("--trials", type=count, default=5, metavar="N", help="seeds 0 to N - 1 (default: %(default)s)")
     parser.add_argument("--attacks", default=ATTACKS, metavar="A,B", help="as in evaluate (default: %(default)s)")
-    parser.add_argument("--samples", type=whole, metavar="N", help="test on so many, drawn by class (default: all)")
+    parser.add_argument("--samples", type=count, metavar="N", help="test on so many, drawn by class (default: all)")
     parser.add_argument("--preset", metavar="NAME", help="settings to begin with (default: the preset of the data)")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the runs; repeat")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the runs' folder (default: runs/reproduce-PRESET)")
-    parser.add_argument("--jobs", type=whole, metavar="N", help="cells at a time (default: as many as cores allow)")
+    parser.add_argument("--jobs", type=count, metavar="N", help="cells at a time (default: as many as cores allow)")
     parser.add_argument("--list", action="store_true", help="tell what would run and what it would cost, and stop")
     add_common(parser, threads="threads of each cell, on which its last digits depend (default: 1)")
-    parser.set_defaults(run=run, takes_settings=True)
+    add_settings_arguments(parser, skip=("samples",))
+    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Check and measure everything, run what is not done, show what came out."""
     from sihg.experiments.grid import count_cores
 
-    given = pairs(args.settings) + _assigned(args.set)
+    given = read_settings_arguments(args)
     grid = _grid(args, given)
     jobs = count_cores() // grid.threads or 1 if args.jobs is None else args.jobs
     if jobs == 0:
@@ -89,18 +90,11 @@ def run(args: argparse.Namespace) -> int:
 # ---- what is asked
 
 
-def _assigned(texts: list[str]) -> Pairs:
-    from sihg.cli.train import assigned
-
-    return [assigned(text) for text in texts]
-
-
-def _grid(args: argparse.Namespace, given: Pairs) -> "Grid":
-    from sihg.cli.train import with_given
+def _grid(args: argparse.Namespace, given: dict[str, str]) -> "Grid":
     from sihg.experiments.grid import Grid
     from sihg.robust.training.config import read_preset, read_presets
 
-    for name, _ in given:
+    for name in given:
         if name in OURS:
             raise InputError(f"--{name} is said by {OURS[name]} here: leave it out")
     own = [name for name, table in read_presets().items() if table["data"] == name]
@@ -113,7 +107,7 @@ def _grid(args: argparse.Namespace, given: Pairs) -> "Grid":
     settings = {}
     for method in _names(args.methods, "methods"):
         settings[method] = read_preset(base, method).with_values({"data": args.data})
-    settings = {name: with_given(one, _of(name, list(settings), given)) for name, one in settings.items()}
+    settings = {name: one.with_values(_of(name, list(settings), given)) for name, one in settings.items()}
     print(f"settings: preset {base}", file=sys.stderr)
     return Grid(
         folder=args.out or Path("runs") / f"reproduce-{base}",
@@ -132,7 +126,7 @@ def _names(text: str, what: str) -> list[str]:
     return names
 
 
-def _of(method: str, methods: list[str], given: Pairs) -> Pairs:
+def _of(method: str, methods: list[str], given: dict[str, str]) -> dict[str, str]:
     """Those of the given settings that a method has; one that none has is refused."""
     from sihg.robust.training.config import resolve_name
 
@@ -143,18 +137,18 @@ def _of(method: str, methods: list[str], given: Pairs) -> Pairs:
             return False
         return True
 
-    for name, _ in given:
+    for name in given:
         if not any(has(one, name) for one in methods):
             resolve_name(name, method)  # says why
-    return [(name, value) for name, value in given if has(method, name)]
+    return {name: value for name, value in given.items() if has(method, name)}
 
 
-def _command(cell: "Cell", args: argparse.Namespace, given: Pairs, count: int) -> list[str]:
+def _command(cell: "Cell", args: argparse.Namespace, given: dict[str, str], count: int) -> list[str]:
     """The command of a cell's process."""
     common = ["--threads", str(count), *(["--data-dir", str(args.data_dir)] if args.data_dir else [])]
     own = _of(cell.method, [cell.method, *_names(args.methods, "methods")], given)
     train = ["train", "--preset", args.preset or args.data, "--data", args.data, "--method", cell.method]
-    train += ["--seed", str(cell.settings.seed), *(f"--{k}" if v is None else f"--{k}={v}" for k, v in own)]
+    train += ["--seed", str(cell.settings.seed), *(word for k, v in own.items() for word in ("--set", f"{k}={v}"))]
     train += [*common, "--out", str(cell.folder)]
     evaluate = ["evaluate", str(cell.folder), "--attacks", ",".join(cell.attacks), *common]
     evaluate += ["--samples", str(cell.samples)] if cell.samples is not None else []

@@ -1,4 +1,4 @@
-"""`sihg resume`: go on with a run that was interrupted or killed."""
+"""`sihg resume`: continue a run that was interrupted or killed."""
 
 import argparse
 import os
@@ -6,37 +6,42 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sihg.cli.running import Telling, add_common, last_good, pairs, show, showing_warnings, threads
+from sihg.cli.running import Telling, add_common, last_good, show, showing_warnings, threads
+from sihg.cli.setting_flags import add_settings_arguments, read_settings_arguments
 from sihg.errors import InputError
 
 if TYPE_CHECKING:
     from sihg.store.run_folder import RunFolder
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Any, summary: str) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "resume",
-        help="go on with a run that was interrupted",
-        description="Go on with a run from its newest whole checkpoint; it ends as if it had never been interrupted.",
+        help=summary,
+        description="Continue a run from its newest undamaged checkpoint. It ends as if it had never been interrupted.",
         allow_abbrev=False,
     )
     parser.add_argument("folder", type=Path, metavar="RUN", help="the folder of the run")
     add_common(parser)
-    parser.set_defaults(run=run, takes_settings=True)
+    add_settings_arguments(parser, hidden=True)  # to say why they cannot be changed
+    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Find where the run is, and train on."""
+    """Restore the newest checkpoint and train to the end."""
     from sihg.robust.training.config import read_run_settings
     from sihg.robust.training.fit import prepare
     from sihg.robust.training.trainer import Trainer
     from sihg.store.lock import locked
     from sihg.store.run_folder import RunFolder
 
-    for name, _ in pairs(args.settings):
-        why = ", and the schedule depends on it" if name in ("epochs", "schedule", "lr") else ""
-        raise InputError(f"a run keeps its settings{why}, --{name} is given: leave it out, or start a new run")
+    for name in read_settings_arguments(args):
+        raise InputError(
+            f"a run keeps its settings, got --{name.replace('_', '-')}: leave it out, or start a new run",
+            code="resume-settings",
+            setting=name,
+        )
     folder = RunFolder.open(args.folder)
     settings = read_run_settings(folder.config)
     count = _threads(folder, args.threads)

@@ -5,12 +5,12 @@ import json
 import shlex
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sihg.cli.parse_numbers import whole
+from sihg.cli.parse_numbers import count
 from sihg.cli.terminal_table import drawn
 from sihg.errors import InputError
 from sihg.robust.training.events import EpochDone, Event, StepDone, WarningRaised
@@ -21,30 +21,12 @@ if TYPE_CHECKING:
     from sihg.robust.training.results import Trained
     from sihg.store.run_folder import RunFolder
 
-Pairs = list[tuple[str, str | None]]  # settings as typed; None: a switch without a value
-
 
 def add_common(parser: argparse.ArgumentParser, threads: str = "threads to compute with") -> None:
     """What every command that computes with data takes."""
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="the folder of the data files")
-    parser.add_argument("--threads", type=whole, metavar="N", help=threads)
+    parser.add_argument("--threads", type=count, metavar="N", help=threads)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-
-
-def pairs(words: Sequence[str]) -> Pairs:
-    """The settings in words such as --lr 0.1 --crop=4 --flip."""
-    found: Pairs = []
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        if not word.startswith("--") or word == "--":
-            raise InputError(f"{word!r} belongs to no setting: write --setting value, see `sihg train --help`")
-        name, equals, value = word.removeprefix("--").partition("=")
-        if equals:
-            found.append((name, value))
-        else:
-            found.append((name, None if not rest or rest[0].startswith("--") else rest.pop(0)))
-    return found
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sihg.cli.parse_numbers import number, whole
+from sihg.cli.parse_numbers import count, number
 from sihg.errors import InputError, SihgError
 from sihg.interrupt import interrupted_at_once
 from sihg.parse import Value, parse_literal, parse_names
@@ -27,11 +27,11 @@ EPILOG = """examples:
 """
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Any, summary: str) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "solve",
-        help="solve a minimax problem by one or more methods",
+        help=summary,
         description="Run methods on a problem of the zoo, or on your own, and compare where they get to.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -50,13 +50,13 @@ def add_parser(commands: Any) -> None:
     how = parser.add_argument_group("how")
     how.add_argument("--method", metavar="A,B,C", help="methods, separated by commas (default: ssi-hg)")
     how.add_argument(
-        "--iterations", type=whole, metavar="N", help=f"iterations of each method (default: {DEFAULT_ITERATIONS})"
+        "--iterations", type=count, metavar="N", help=f"iterations of each method (default: {DEFAULT_ITERATIONS})"
     )
     how.add_argument("--tolerance", type=number, metavar="T", help="stop once the saddle norm is at most T")
-    how.add_argument("--seed", type=whole, metavar="S", help="seed of the drawn blocks (default: 0)")
+    how.add_argument("--seed", type=count, metavar="S", help="seed of the drawn blocks (default: 0)")
     for name, meaning in (("sigma", "step size of w"), ("tau", "step size of delta"), ("theta", "extrapolation")):
         how.add_argument(f"--{name}", type=number, metavar="X", help=f"{meaning} (default: by the theorem)")
-    how.add_argument("--record-every", type=whole, metavar="N", help="measure every N iterations (default: 500 times)")
+    how.add_argument("--record-every", type=count, metavar="N", help="measure every N iterations (default: 500 times)")
     out = parser.add_argument_group("output")
     out.add_argument("--json", action="store_true", help="print the summary as JSON instead of a table")
     out.add_argument("--out", type=Path, metavar="DIR", help="write histories, states, figures and a page to DIR")

@@ -2,11 +2,12 @@
 
 import argparse
 import sys
-from dataclasses import MISSING, fields
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sihg.cli.running import Pairs, Telling, add_common, last_good, pairs, show, showing_warnings, threads
+from sihg.cli.running import Telling, add_common, last_good, show, showing_warnings, threads
+from sihg.cli.setting_flags import add_settings_arguments, read_settings_arguments
 from sihg.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,40 +22,24 @@ EPILOG = """examples:
 """
 
 
-class FullHelp(argparse.Action):
-    """Help with every setting; only then are they loaded."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**{**options, "nargs": 0})
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        """Print and stop."""
-        parser.epilog = f"{listing()}\n\n{EPILOG}"
-        parser.print_help()
-        parser.exit()
-
-
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Any, summary: str) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "train",
-        help="train a model that withstands attacks",
+        help=summary,
         usage="sihg train --out RUN [--preset NAME | --config FILE] [--data D] [--method M] [--SETTING VALUE ...]",
-        description="Train a model by MSI-HG or another method; RUN keeps all that is needed to go on and to evaluate.",
+        description="Train a model by MSI-HG or another method. RUN keeps what is needed to resume and to evaluate.",
+        epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        add_help=False,
         allow_abbrev=False,
     )
-    parser.add_argument("-h", "--help", action=FullHelp, help="show this, with all settings, and stop")
     parser.add_argument("--out", type=Path, metavar="RUN", help="the folder of the run")
     parser.add_argument("--preset", metavar="NAME", help="settings to begin with (default: the preset of the data)")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="settings in TOML, such as those of a run")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting, such as schedule.peak=5; repeat"
-    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings in TOML, such as config.toml of a run")
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier run in RUN")
     add_common(parser)
-    parser.set_defaults(run=run, takes_settings=True)
+    add_settings_arguments(parser)
+    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -62,10 +47,9 @@ def run(args: argparse.Namespace) -> int:
     from sihg.robust.training.fit import check_free, prepare, run_in
     from sihg.store.run_folder import RunFolder
 
-    given = pairs(args.settings) + [assigned(text) for text in args.set]
-    settings = chosen(args.preset, given, config=args.config).complete()
+    settings = choose_settings(args.preset, read_settings_arguments(args), config=args.config).complete()
     if args.out is None:
-        raise InputError("no run folder named: give --out, such as --out runs/first")
+        raise InputError("no run folder is named: give --out, such as --out runs/first", code="out-missing")
     check_free(args.out, overwrite=args.overwrite)
     folder = RunFolder(args.out)
     with showing_warnings(), threads(args.threads), Telling() as tell, last_good(folder):
@@ -77,105 +61,33 @@ def run(args: argparse.Namespace) -> int:
     return show(trained, folder, settings, as_json=args.json)
 
 
-# ---- settings
-
-
-def assigned(text: str) -> tuple[str, str | None]:
-    """A setting in KEY=VALUE."""
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise InputError(f"--set {text!r} is not of the form KEY=VALUE, such as schedule.peak=5")
-    return name, value
-
-
-def chosen(preset: str | None, given: Pairs, *, config: Path | None = None) -> "Settings":
-    """The config, or the preset (that of the data, where neither is named), with what is given."""
-    from sihg.robust.training.config import Settings, read_presets, read_settings
-    from sihg.robust.training.config import read_preset as preset_settings
+def choose_settings(preset: str | None, given: Mapping[str, str], *, config: Path | None = None) -> "Settings":
+    """Return the settings of the config or the preset (default: the preset of the data), changed by those given."""
+    from sihg.robust.training.config import Settings, read_preset, read_presets, read_settings
     from sihg.store.toml import from_toml
 
     if preset and config:
-        raise InputError(f"--preset {preset} and --config {config} are both settings to begin with: leave out one")
-
-    named = {name.replace("-", "_").removesuffix(".name"): value for name, value in given}
-    for name in ("method", "data"):
-        if name in named and named[name] is None:
-            raise InputError(f"--{name} needs a value: `sihg train --help` lists what there is")
-    method, base = named.get("method"), preset or named.get("data") or Settings().data
+        raise InputError(
+            f"--preset {preset} and --config {config} are both settings to begin with: leave out one",
+            code="preset-and-config",
+        )
+    method, base = given.get("method"), preset or given.get("data") or Settings().data
     if config:
         settings = read_settings(config, method)
         print(f"settings: {config}", file=sys.stderr)
-        if ":" in (named.get("data") or settings.data) and not {"eps"} & (named.keys() | from_toml(config).keys()):
-            raise InputError(f"{config} has data of your own and no eps, which is yours to say: such as eps = 0.1")
+        if ":" in given.get("data", settings.data) and "eps" not in given.keys() | from_toml(config).keys():
+            raise InputError(
+                f"{config} has your own data and no eps: set the radius of the ball, such as eps = 0.1",
+                code="own-data-eps",
+            )
     elif preset or base in read_presets():
-        settings = preset_settings(base, method)
+        settings = read_preset(base, method)
         print(f"settings: preset {base}", file=sys.stderr)
     else:
-        if ":" in base and "eps" not in named:
-            raise InputError(f"no preset is for {base!r}, so eps is yours to say: such as --eps 8/255")
+        if ":" in base and "eps" not in given:
+            raise InputError(
+                f"{base!r} has no preset, so eps has no default: give the radius of the ball, such as --eps 8/255",
+                code="own-data-eps",
+            )
         settings = Settings().with_values({"method": method} if method else {})
-    return with_given(settings, given)
-
-
-def with_given(settings: "Settings", given: Pairs) -> "Settings":
-    """Settings changed by what was typed."""
-    from sihg.robust.training.config import resolve_name
-
-    values: dict[str, Any] = {}
-    for name, value in given:
-        full = resolve_name(name, settings.method.name)
-        if value is None and not _is_switch(settings, full):
-            raise InputError(f"--{name} needs a value, such as --{name} 1: only switches stand alone")
-        values[full] = "true" if value is None else value
-    return settings.with_values(values)
-
-
-def _is_switch(settings: "Settings", full: str) -> bool:
-    """Whether a setting is true or false."""
-    from sihg.robust.methods.registry import method_fields
-
-    section, _, key = full.partition(".")
-    if section == "method":
-        return key in (own := method_fields(settings.method.name)) and isinstance(own[key].default, bool)
-    return key in ("nesterov", "amsgrad", "maximize") if key else isinstance(getattr(settings, section), bool)
-
-
-def listing() -> str:
-    """Every setting with its default and its meaning, in groups."""
-    from sihg.robust.methods.registry import METHODS, method_fields
-    from sihg.robust.training.config import SECTIONS, OptimizerOptions, Settings, read_presets
-    from sihg.robust.training.schedules import SCHEDULES
-
-    lines = ["settings of every run (the defaults are those without a preset):"]
-    lines += [_line(f.name, f.default, f.metadata["help"]) for f in fields(Settings) if f.name not in SECTIONS]
-    for method, entry in METHODS.items():
-        about = " ".join((entry.settings.__doc__ or "").partition("\n\n")[0].split())
-        lines += ["", f"--method {method}: {about}"]
-        run = {f.name for f in fields(Settings)}
-        own = {name: item for name, item in method_fields(method).items() if name not in run}
-        lines += [_line(name, item.default, item.metadata["help"]) for name, item in own.items()]
-    lines += [
-        "",
-        "--optimizer NAME: any of torch.optim in any case, such as sgd or adamw; its options as optimizer.OPTION",
-    ]
-    lines += [
-        _line(f.name, Settings().optimizer.options.get(f.name), f.metadata["help"]) for f in fields(OptimizerOptions)
-    ]
-    lines += ["", "--schedule NAME: the learning rate over the epochs"]
-    for name, kind in SCHEDULES.items():
-        lines.append(f"  {name:22} {(kind.__doc__ or '').strip().splitlines()[0]}")
-        options = [f for f in fields(kind) if f.name not in ("lr", "epochs")]
-        lines += [_line(f"schedule.{f.name}", None if f.default is MISSING else f.default, "") for f in options]
-    lines += ["", "--preset NAME:"]
-    return "\n".join(lines + [f"  {name:22} {table.get('about', '')}" for name, table in read_presets().items()])
-
-
-def _line(name: str, default: Any, about: str) -> str:
-    shown = "" if default is None or default is MISSING else f" (default: {_plain(default)})"
-    return f"  --{name.replace('_', '-'):20} {about}{'' if 'default' in about else shown}".rstrip()
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ",".join(f"{v:g}" for v in value) if isinstance(value, tuple) else str(value)
+    return settings.with_values(given)

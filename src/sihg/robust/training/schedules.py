@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from itertools import pairwise
 from typing import Any
 
@@ -34,7 +34,7 @@ class Cyclic:
     previous gradient already change.
     """
 
-    points: Sequence[tuple[float, float]]
+    points: Sequence[tuple[float, float]] = field(metadata={"help": "pairs of epoch and learning rate"})
 
     def __post_init__(self) -> None:
         try:
@@ -71,7 +71,7 @@ class Triangular:
     """From 0 up to `lr` at epoch `peak`, down to 0 at `epochs`; the first step has the learning rate 0."""
 
     lr: float
-    peak: float
+    peak: float = field(metadata={"help": "epoch of the highest learning rate"})
     epochs: float
 
     def __post_init__(self) -> None:
@@ -95,8 +95,8 @@ class Piecewise:
     """`lr`, times `factor` from each milestone on."""
 
     lr: float
-    milestones: Sequence[float]
-    factor: float = 0.1
+    milestones: Sequence[float] = field(metadata={"help": "epochs at which the learning rate falls"})
+    factor: float = field(default=0.1, metadata={"help": "factor of each fall"})
 
     def __post_init__(self) -> None:
         _check_rate("lr", self.lr)
@@ -124,7 +124,7 @@ class Cosine:
 
     lr: float
     epochs: float
-    warmup: float = 0.0
+    warmup: float = field(default=0.0, metadata={"help": "epochs over which the learning rate first rises from 0"})
 
     def __post_init__(self) -> None:
         _check_rate("lr", self.lr)

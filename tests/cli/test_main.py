@@ -1,0 +1,63 @@
+"""The command line as a whole: help, completion, mistakes."""
+
+import subprocess
+import sys
+
+import pytest
+
+from sihg.cli.main import COMMANDS, SHELLS, main
+
+HELP = """
+import sys
+from sihg.cli.main import main
+try:
+    main({words})
+except SystemExit as stop:
+    assert not stop.code
+loaded = [name for name in ("torch", "numpy", "matplotlib", "shtab") if name in sys.modules]
+others = [name for name in {others} if f"sihg.cli.{{name}}" in sys.modules]
+sys.exit(f"loaded: {{loaded + others}}" if loaded or others else 0)
+"""
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_loads_neither_torch_nor_other_commands(command: str) -> None:
+    words = [command, "--help"] if command else ["--help"]
+    others = [name for name in COMMANDS if name != command]
+    done = subprocess.run(
+        [sys.executable, "-c", HELP.format(words=words, others=others)], check=False, capture_output=True, text=True
+    )
+    assert done.stderr == ""
+    assert done.returncode == 0
+    assert f"usage: sihg {command}".strip() in done.stdout
+    for name in COMMANDS if not command else ():
+        assert f"  {name} " in done.stdout
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_completion_knows_every_command_and_setting(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--print-completion", shell])
+    script = capsys.readouterr().out
+    for word in (*COMMANDS, *(("--fosc-max", "--attacks") if shell != "tcsh" else ())):  # which has no such depth
+        assert word in script
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["trian"], "unknown command 'trian' (did you mean 'train'?): choose from train, resume,"),
+        ([], "the following arguments are required: COMMAND (see `sihg --help`) [usage]"),
+        (["--quiet"], "sihg: error: "),
+        (["doctor", "--lr", "1"], "unknown argument '--lr': `sihg doctor --help` lists all [unknown-argument]"),
+        (["data", "get"], "the following arguments are required: NAME (see `sihg data get --help`) [usage]"),
+        (["--print-completion", "fish"], "--print-completion: invalid choice: 'fish'"),
+    ],
+)
+def test_a_mistake_is_one_line_with_a_code(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.startswith("sihg: error: ")
+    assert error.endswith("]\n")
+    assert error.count("\n") == 1
