@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from sihg.robust.attacks import Transfer as Transfer
     from sihg.robust.data.batches import Batch as Batch
     from sihg.robust.data.batches import batches as batches
-    from sihg.robust.evaluation.evaluate import Evaluation as Evaluation
-    from sihg.robust.evaluation.evaluate import RadiusCurve as RadiusCurve
     from sihg.robust.evaluation.evaluate import evaluate as evaluate
     from sihg.robust.evaluation.evaluate import robust_curve as robust_curve
     from sihg.robust.evaluation.evaluate_run import EvaluationRequest as EvaluationRequest
     from sihg.robust.evaluation.evaluate_run import evaluate_run as evaluate_run
+    from sihg.robust.evaluation.findings import Evaluation as Evaluation
+    from sihg.robust.evaluation.findings import RadiusCurve as RadiusCurve
     from sihg.robust.memory import PerturbationMemory as PerturbationMemory
     from sihg.robust.methods import DAT as DAT
     from sihg.robust.methods import FGSMAT as FGSMAT
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _ATTACKS = ("APGD", "FAB", "FGSM", "PGD", "Certified", "Noise", "Square", "Transfer")
-_EVALUATION = ("Evaluation", "RadiusCurve", "evaluate", "robust_curve")
+_EVALUATION = ("Evaluation", "EvaluationRequest", "RadiusCurve", "evaluate", "evaluate_run", "robust_curve")
 _METHODS = ("DAT", "FGSMAT", "IBP", "MSIHG", "PGDAT", "TRADES", "YOPO", "FastAT", "FreeAT", "Natural")
 _HOMES = {
     "HybridGradient": "sihg.core.hybrid",
@@ -56,9 +56,7 @@ _HOMES = {
     "batches": "sihg.robust.data.batches",
     "fit": "sihg.robust.training.fit",
     "load": "sihg.robust.training.weights",
-    **dict.fromkeys(_EVALUATION, "sihg.robust.evaluation.evaluate"),
-    "EvaluationRequest": "sihg.robust.evaluation.evaluate_run",
-    "evaluate_run": "sihg.robust.evaluation.evaluate_run",
+    **dict.fromkeys(_EVALUATION, "sihg.robust.evaluation"),
     **dict.fromkeys(_ATTACKS, "sihg.robust.attacks"),
     **dict.fromkeys(_METHODS, "sihg.robust.methods"),
 }

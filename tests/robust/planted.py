@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from sihg.robust import data
 from sihg.robust.data.samples import Samples
-from sihg.robust.evaluation.evaluate import Evaluation
+from sihg.robust.evaluation import Evaluation
 from sihg.robust.training.fit import fit
 
 EPS = 0.05

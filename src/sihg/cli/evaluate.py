@@ -14,8 +14,8 @@ from sihg.parse import parse_names
 if TYPE_CHECKING:
     from sihg.cli.accuracy_table import Records
     from sihg.cli.progress import Bars
-    from sihg.robust.evaluation.evaluate import Evaluation, RadiusCurve
     from sihg.robust.evaluation.evaluate_run import PreparedEvaluation
+    from sihg.robust.evaluation.findings import Evaluation, RadiusCurve
 
 EPILOG = """examples:
   sihg evaluate runs/first

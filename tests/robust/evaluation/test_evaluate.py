@@ -14,7 +14,8 @@ from sihg.robust.attacks import runner as cascade
 from sihg.robust.attacks.preflight import check_device, check_model, check_range
 from sihg.robust.attacks.runner import run_attacks
 from sihg.robust.data.samples import Samples, as_samples
-from sihg.robust.evaluation.evaluate import Evaluation, describe_ball, evaluate
+from sihg.robust.evaluation import Evaluation, evaluate
+from sihg.robust.evaluation.findings import describe_ball
 from sihg.robust.evaluation.plans import Attacks, plan_attacks
 from sihg.robust.evaluation.stored import wilson
 from sihg.robust.threat import Ball, Bounds

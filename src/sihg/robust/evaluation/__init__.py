@@ -3,8 +3,9 @@
 `evaluate` and `robust_curve` take a model of yours, `evaluate_run` a run; both can be saved, resumed and reported.
 """
 
-from sihg.robust.evaluation.evaluate import Evaluation, RadiusCurve, evaluate, robust_curve
+from sihg.robust.evaluation.evaluate import evaluate, robust_curve
 from sihg.robust.evaluation.evaluate_run import EvaluationRequest, evaluate_run
+from sihg.robust.evaluation.findings import Evaluation, RadiusCurve
 from sihg.robust.evaluation.partial import EvaluationWarning
 
 __all__ = [

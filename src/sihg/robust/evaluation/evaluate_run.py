@@ -12,15 +12,8 @@ from sihg.errors import InputError, UnknownNameError
 from sihg.robust import data as sources
 from sihg.robust.attacks.preflight import check_device, check_model
 from sihg.robust.data.samples import Samples
-from sihg.robust.evaluation.evaluate import (
-    Evaluation,
-    Progress,
-    RadiusCurve,
-    Task,
-    bounds_in_record,
-    run_task,
-    subset_index,
-)
+from sihg.robust.evaluation.evaluate import Progress, Task, make_header, run_task, take_subset
+from sihg.robust.evaluation.findings import Evaluation, RadiusCurve
 from sihg.robust.evaluation.gallery import has_pictures, save_gallery
 from sihg.robust.evaluation.partial import EvaluationWarning, PartialResults
 from sihg.robust.evaluation.plans import attack_names, parse_curve, plan_attacks, plan_curve
@@ -29,7 +22,6 @@ from sihg.robust.threat import NORMS, Ball
 from sihg.robust.training.config import Settings
 from sihg.robust.training.weights import SUFFIXES, Weights, load, load_weights, of_file, of_run
 from sihg.store.files import make_folder
-from sihg.store.schema import EvaluationHeader
 
 CHANGEABLE = ("eps", "norm", "bounds", "data", "model", "width")  # settings that an evaluation may change
 SPLITS = ("test", "train")
@@ -199,8 +191,7 @@ def prepare(target: Target, *, data_dir: Path | None = None) -> PreparedEvaluati
     plan_attacks(request.attacks, ball, source=lambda _run: nn.Identity())  # unknown names, before the data is read
     check_device(settings.device)
     whole = _read_samples(settings.data, request.split, data_dir or weights.data_dir)
-    index = subset_index(whole, request.samples, request.seed)
-    samples = whole if len(index) == len(whole) else whole.take(index)
+    samples, index, total = take_subset(whole, request.samples, request.seed)
     model = _fill_model(weights, samples)
 
     def load_source(run: str) -> nn.Module:
@@ -214,19 +205,15 @@ def prepare(target: Target, *, data_dir: Path | None = None) -> PreparedEvaluati
         if radii
         else plan_attacks(request.attacks, ball, last_iterate=last_iterate, source=load_source)
     )
-    header = EvaluationHeader(
-        weights=str(weights.source),
+    header = make_header(
+        *(samples, total, ball, request.seed),
+        last_iterate=last_iterate,
         sha256=sha256_of_tensors(weights.tensors),
         checkpoint=weights.label,
+        device=settings.device,
+        weights=str(weights.source),
         data=settings.data,
         split=request.split,
-        samples=len(samples),
-        of=len(whole),
-        seed=request.seed,
-        norm=settings.norm,
-        bounds=bounds_in_record(settings.bounds),
-        device=settings.device,
-        rule="last iterate" if last_iterate else "any iterate",
     )
     trained_with = settings.method.name if weights.folder else None
     task = Task(model, samples, index, ball, plans, header, target.name, trained_with, tuple(radii))

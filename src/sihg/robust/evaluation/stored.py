@@ -3,6 +3,7 @@
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -68,55 +69,35 @@ def attack_rows(outcomes: Sequence[Outcome], broken: Tensor) -> tuple[AttackRow,
         outcomes: What the attacks found.
         broken: Which samples some attack broke: natural errors count too, which an attack may not look at.
     """
-    attacks = [_attack_row(outcome) for outcome in outcomes if not outcome.proof]
+    attacks = [outcome for outcome in outcomes if not outcome.proof]
+    rows = [_attack_row(outcome) for outcome in attacks]
     if len(attacks) > 1:
-        costs = (sum(row.passes for row in attacks), sum(row.forwards for row in attacks))
-        seconds = sum(row.seconds for row in attacks)
-        attacks.append(_row("all", int((~broken).sum()), len(broken), *costs, seconds))
-    return (*attacks, *(_attack_row(outcome) for outcome in outcomes if outcome.proof))
+        together = replace(attacks[0], attack="all", attacked=torch.ones_like(broken), broken=broken)
+        together.passes, together.forwards = sum(row.passes for row in attacks), sum(row.forwards for row in attacks)
+        together.seconds, together.remark, together.stages = sum(row.seconds for row in attacks), "", ()
+        rows.append(_attack_row(together))
+    return (*rows, *(_attack_row(outcome) for outcome in outcomes if outcome.proof))
 
 
 def _attack_row(outcome: Outcome) -> AttackRow:
     n, held = len(outcome.broken), int((~outcome.broken).sum())
-    return _row(
-        *(outcome.attack, held, n, outcome.passes, outcome.forwards, outcome.seconds),
-        proof=outcome.proof,
-        remark=outcome.remark,
-        attacked=None if bool(outcome.attacked.all()) else int(outcome.attacked.sum()),
-        stages=tuple(_attack_row(stage) for stage in outcome.stages),
-    )
-
-
-def _row(
-    attack: str,
-    held: int,
-    n: int,
-    passes: float,
-    forwards: float,
-    seconds: float,
-    *,
-    proof: bool = False,
-    remark: str = "",
-    attacked: int | None = None,
-    stages: tuple[AttackRow, ...] = (),
-) -> AttackRow:
     low, high = wilson(held, n)
     return AttackRow(
-        attack=attack,
+        attack=outcome.attack,
         accuracy=held / n,
         low=low,
         high=high,
         samples=n,
         broken=n - held,
-        passes=passes,
-        forwards=forwards,
-        seconds=seconds,
-        passes_per_sample=passes / n,
-        forwards_per_sample=forwards / n,
-        proof=proof,
-        remark=remark,
-        attacked=attacked,
-        stages=stages,
+        passes=outcome.passes,
+        forwards=outcome.forwards,
+        seconds=outcome.seconds,
+        passes_per_sample=outcome.passes / n,
+        forwards_per_sample=outcome.forwards / n,
+        proof=outcome.proof,
+        remark=outcome.remark,
+        attacked=None if bool(outcome.attacked.all()) else int(outcome.attacked.sum()),
+        stages=tuple(_attack_row(stage) for stage in outcome.stages),
     )
 
 

@@ -1,0 +1,286 @@
+"""What an evaluation found: accuracies, outcomes per sample and checks, to print, draw or save."""
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+
+from sihg.errors import InputError
+from sihg.robust.attacks.runner import Outcome
+from sihg.robust.evaluation.partial import PartialResults
+from sihg.robust.evaluation.stored import arrays_per_sample, attack_rows, curve_rows
+from sihg.robust.threat import Ball
+from sihg.store.environment import describe_environment
+from sihg.store.files import write_arrays, write_bytes
+from sihg.store.schema import (
+    AttackRow,
+    Check,
+    CurveRecord,
+    CurveRow,
+    EvaluationHeader,
+    EvaluationRecord,
+    count_results,
+    write_record,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Findings:
+    """What the attacks found, and what the checks say about it. Evaluation and RadiusCurve share this.
+
+    Args:
+        name: The name of the record's files.
+        header: Which model was evaluated on which samples.
+        ball: The ball of the attacks; of a curve, the largest.
+        index: The index of each sample in its split.
+        labels: The label of each sample.
+        outcomes: What each attack found.
+        checks: What each check says.
+        checks_seconds: The seconds that the checks took.
+        radii: The radii of a curve, growing.
+        partial: The partial results, which also hold the points.
+    """
+
+    name: str
+    header: EvaluationHeader
+    ball: Ball
+    index: Tensor
+    labels: Tensor
+    outcomes: tuple[Outcome, ...]
+    checks: tuple[Check, ...]
+    checks_seconds: float
+    radii: tuple[float, ...] = ()
+    partial: PartialResults | None = None
+
+    @property
+    def points(self) -> Tensor | None:
+        """The adversarial examples, one per sample, if `points=True` was asked for.
+
+        Each is the point of the first attack that broke the sample, else that of the smallest margin.
+        """
+        return None if self.partial is None else self.partial.points
+
+    @property
+    def errors(self) -> list[Check]:
+        """Checks that say that the accuracies are wrong."""
+        return [check for check in self.checks if check.result == "error"]
+
+    @property
+    def warnings(self) -> list[Check]:
+        """Checks that say that the accuracies may mislead."""
+        return [check for check in self.checks if check.result == "warning"]
+
+    @property
+    def record(self) -> EvaluationRecord | CurveRecord:
+        """What NAME.json holds."""
+        raise NotImplementedError
+
+    def __getitem__(self, attack: str) -> Outcome:
+        """Return the outcome of one attack."""
+        outcomes = {outcome.attack: outcome for outcome in self.outcomes}
+        if attack not in outcomes:
+            names = ", ".join(outcomes)
+            raise InputError(f"{attack!r} was not run: choose from {names}", code="attack-not-run", attack=attack)
+        return outcomes[attack]
+
+    def save(self, folder: str | Path, *, name: str | None = None) -> Path:
+        """Write the record that `sihg report FOLDER` shows.
+
+        Args:
+            folder: The files go to FOLDER/evaluation: NAME.json the record, NAME.npz what each attack found per
+                sample, NAME.points.npy the points if they were kept.
+            name: The name of the files (default: what was evaluated, and how).
+
+        Returns:
+            The path of NAME.json.
+
+        Raises:
+            InputError: The files cannot be written.
+
+        Example:
+            >>> import sihg, tempfile
+            >>> data = 0.9 * torch.eye(4), torch.arange(4)
+            >>> evaluation = sihg.evaluate(torch.nn.Flatten(), data, eps=0.6, attacks="natural,fgsm")
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     evaluation.save(folder).name
+            'Flatten_data_natural+fgsm_eps-0.6.json'
+        """
+        return self.write(Path(folder) / "evaluation", name or self.name)[0]
+
+    def write(self, home: Path, name: str) -> list[Path]:
+        """Write the record directly into a folder; return the files that a user may want to open."""
+        write_arrays(home / f"{name}.npz", arrays_per_sample(self.outcomes, self.index, self.labels))
+        files = [write_record(home / f"{name}.json", self.record)]
+        if self.partial is None:
+            return files
+        self.partial.remove()
+        if self.points is not None:
+            files.append(home / f"{name}.points.npy")
+            if files[-1] != self.partial.points_path:
+                buffer = io.BytesIO()
+                np.save(buffer, self.points.numpy())
+                write_bytes(files[-1], buffer.getvalue())
+        return files
+
+    def __repr__(self) -> str:
+        counts = f"warnings: {len(self.warnings)}, errors: {len(self.errors)}"
+        return f"<{type(self).__name__}: {self._summary()}, {self.header.samples} samples, {counts}>"
+
+    def _summary(self) -> str:
+        raise NotImplementedError
+
+    def _notes(self, rows: tuple[AttackRow, ...] | tuple[CurveRow, ...]) -> list[str]:
+        lines = [f"note: {row.attack}: {row.remark}" for row in rows if row.remark]
+        lines += [f"{check.result}: {check.message} ({check.link})" for check in (*self.errors, *self.warnings)]
+        return [*lines, f"checks: {count_results(self.checks)}"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Evaluation(Findings):
+    """Accuracy under attacks at one radius. `print` shows a table, `save` writes the record.
+
+    `evaluate` makes it. `evaluation["pgd-20"]` is the outcome of one attack, `points` are the adversarial examples.
+
+    Args:
+        *: As those of Findings.
+
+    Example:
+        >>> import sihg
+        >>> data = 0.9 * torch.eye(4), torch.arange(4)
+        >>> evaluation = sihg.evaluate(torch.nn.Flatten(), data, eps="1/10", attacks="natural,fgsm")
+        >>> evaluation
+        <Evaluation: 100.00 % under natural, fgsm; linf, eps 0.1 = 25.5/255, 4 samples, warnings: 0, errors: 0>
+        >>> evaluation.accuracy, evaluation["fgsm"].broken.tolist()
+        (1.0, [False, False, False, False])
+    """
+
+    @property
+    def broken(self) -> Tensor:
+        """Which samples some attack broke; if there are only proofs, which are not proven robust."""
+        attacks = [outcome.broken for outcome in self.outcomes if not outcome.proof]
+        return torch.stack(attacks or [outcome.broken for outcome in self.outcomes]).any(0)
+
+    @property
+    def accuracy(self) -> float:
+        """The robust accuracy: the share of samples that no attack broke."""
+        return int((~self.broken).sum()) / len(self.broken)
+
+    def rows(self) -> tuple[AttackRow, ...]:
+        """Return a row per attack, and one for all attacks together."""
+        return attack_rows(self.outcomes, self.broken)
+
+    @property
+    def record(self) -> EvaluationRecord:
+        """What NAME.json holds."""
+        return EvaluationRecord(
+            **msgspec.structs.asdict(self.header),
+            eps=self.ball.eps,
+            attacks=self.rows(),
+            checks=self.checks,
+            checks_seconds=self.checks_seconds,
+            environment=describe_environment(),
+        )
+
+    def _summary(self) -> str:
+        names = ", ".join(outcome.attack for outcome in self.outcomes)
+        return f"{100 * self.accuracy:.2f} % under {names}; {describe_ball(self.ball)}"
+
+    def __str__(self) -> str:
+        about = f"({describe_ball(self.ball)}, {len(self.broken)} samples)"
+        lines = [f"{'attack':<12} accuracy %   95 % interval   {about}"]
+        lines += [
+            f"{row.attack:<12} {100 * row.accuracy:>10.2f}   {100 * row.low:.2f} - {100 * row.high:.2f}"
+            for row in self.rows()
+        ]
+        return "\n".join([*lines, *self._notes(self.rows())])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RadiusCurve(Findings):
+    """Accuracy under attacks at growing radii. `print` shows a table, `plot` draws it, `save` writes the record.
+
+    `robust_curve` makes it.
+
+    Args:
+        *: As those of Findings.
+
+    Example:
+        >>> import sihg
+        >>> data = 0.9 * torch.eye(4), torch.arange(4)
+        >>> curve = sihg.robust_curve(torch.nn.Flatten(), data, radii=[0, 0.3, 0.6], attacks="fgsm")
+        >>> curve
+        <RadiusCurve: fgsm at 3 radii from 0 to 0.6; linf, 4 samples, warnings: 0, errors: 0>
+        >>> curve.accuracy("fgsm")
+        (1.0, 1.0, 0.0)
+    """
+
+    def accuracy(self, attack: str) -> tuple[float, ...]:
+        """Return the accuracy at each radius: the share of samples that hold there and at all smaller radii."""
+        (row,) = curve_rows([self[attack]], self.radii)
+        return row.accuracy
+
+    def rows(self) -> tuple[CurveRow, ...]:
+        """Return a row per attack, with the accuracy at each radius and its 95 % interval."""
+        return curve_rows(self.outcomes, self.radii)
+
+    @property
+    def record(self) -> CurveRecord:
+        """What NAME.json holds."""
+        header = msgspec.structs.asdict(self.header)
+        environment = describe_environment()
+        return CurveRecord(**header, eps=self.radii, curves=self.rows(), checks=self.checks, environment=environment)
+
+    def plot(self, axes: "Axes | None" = None) -> "Axes":
+        """Draw accuracy against the radius, each attack with its 95 % interval.
+
+        Args:
+            axes: The matplotlib axes to draw on (default: those of a new figure, `axes.figure`).
+
+        Returns:
+            The axes.
+
+        Example:
+            >>> import sihg
+            >>> data = 0.9 * torch.eye(4), torch.arange(4)
+            >>> curve = sihg.robust_curve(torch.nn.Flatten(), data, radii=[0, 0.6], attacks="fgsm")
+            >>> curve.plot().get_xlabel()
+            'radius of the attack (linf)'
+        """
+        if axes is None:
+            from matplotlib.figure import Figure
+
+            axes = Figure(layout="constrained").add_subplot()
+        for row in self.rows():
+            (line,) = axes.plot(self.radii, row.accuracy, marker="o", label=row.attack)
+            axes.fill_between(self.radii, row.low, row.high, color=line.get_color(), alpha=0.15, linewidth=0)
+        axes.set(xlabel=f"radius of the attack ({self.ball.norm})", ylabel="accuracy", ylim=(0, 1.02))
+        axes.legend()
+        return axes
+
+    def _summary(self) -> str:
+        names = ", ".join(outcome.attack for outcome in self.outcomes)
+        ends = f"{len(self.radii)} radii from {self.radii[0]:g} to {self.radii[-1]:g}"
+        return f"{names} at {ends}; {self.ball.norm}"
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        lines = ["  ".join([f"{'eps':<10}", *(f"{row.attack + ' %':>12}" for row in rows)])]
+        for i, eps in enumerate(self.radii):
+            lines.append("  ".join([f"{eps:<10.4g}", *(f"{100 * row.accuracy[i]:>12.2f}" for row in rows)]))
+        return "\n".join([*lines, *self._notes(rows)])
+
+
+def describe_ball(ball: Ball) -> str:
+    """Describe the attacker; eps also in steps of 8-bit images where the values have a range of 1."""
+    low, high = (0.0, 0.0) if ball.bounds is None else ball.bounds
+    unit = ball.norm == "linf" and bool((torch.as_tensor(high) - torch.as_tensor(low) == 1).all())
+    pixels = f" = {255 * ball.eps:.3g}/255" if unit else ""
+    return f"{ball.norm}, eps {ball.eps:.4g}{pixels}"
