@@ -63,11 +63,6 @@ def test_simplified_implies_general(n: int) -> None:
         assert not steps.strong_mvi(sigma, tau, 0.99 * theta, L11=L, L12=L, n=n, mu=0.1)
 
 
-def test_theta_of_theorem_2() -> None:
-    assert steps.contraction(0.5, 0.25, mu=0.2, n=1) == max(1 / 1.1, 1 / 1.05)
-    assert steps.contraction(0.5, 0.25, mu=0.2, n=5) == max(1 / 1.1, (1 + 4 * 0.05 / 5) / 1.05)
-
-
 @pytest.mark.parametrize(
     ("L11", "L12", "L22", "n", "mu"), [(0, 1, 0, 1, 0.1), (2, 1, 5, 4, 0.3), (0, 1e-3, 0, 20, 1e-4)]
 )
@@ -93,10 +88,6 @@ def test_best_weak_minimises_the_bound() -> None:
     for factor in (0.8, 0.95, 1.05, 1.2):
         assert bound(best.sigma * factor, best.tau) >= bound(best.sigma, best.tau) * (1 - 1e-9)
         assert bound(best.sigma, best.tau * factor) >= bound(best.sigma, best.tau) * (1 - 1e-9)
-
-
-def test_bound_factor_is_infinite_outside() -> None:
-    assert steps.bound_factor(10, 10, L11=0, L12=1) == inf
 
 
 def test_rho_too_large_falls_back_to_the_largest() -> None:

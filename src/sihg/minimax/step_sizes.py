@@ -7,7 +7,7 @@ conditions of the main text need only L = max{L11, L12, L22}, and admit much les
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf, sqrt
-from typing import TypedDict
+from typing import TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from sihg.errors import InputError
 from sihg.minimax.constants import Constants
 
 Grid = NDArray[np.float64]
+S = TypeVar("S", float, NDArray[np.float64])  # a step size, or a grid of them
 INSIDE = 0.999  # chosen steps are at most this fraction of a strict bound
 
 
@@ -52,10 +53,10 @@ def weak_mvi(
 
     theta = 1 and kappa < min{1/3 - rho (1/sigma + 4 L11^2 sigma), 1 - rho (1/tau + 12 n L12^2 tau)}
     """
-    left = kappa(sigma, tau, L11=L11, L12=L12, n=n)
-    right = min(1 / 3 - rho * (1 / sigma + 4 * L11**2 * sigma), 1 - rho * (1 / tau + 12 * n * L12**2 * tau))
+    left, (a_w, a_d) = kappa(sigma, tau, L11=L11, L12=L12, n=n), _factors_of_rho(sigma, tau, L11, L12, n)
+    right = min(1 / 3 - rho * a_w, 1 - rho * a_d)
     name = "Theorem 1" if n > 1 else "Corollary 3"
-    limit = min((1 / 3 - left) / (1 / sigma + 4 * L11**2 * sigma), (1 - left) / (1 / tau + 12 * n * L12**2 * tau))
+    limit = min((1 / 3 - left) / a_w, (1 - left) / a_d)
     allowed = f"rho < {limit:.4g}, the problem has {rho:.4g}" if limit > 0 else "no rho: smaller steps might"
     return Condition(
         theta == 1 and left < right,
@@ -71,7 +72,7 @@ def weak_mvi_simplified(
 
     theta = 1, sigma <= 1/(6L), tau <= 1/(6nL), rho < 1/(6 max{1/sigma + 4 L^2 sigma, 1/tau + 12 n L^2 tau})
     """
-    limit = 1 / (6 * max(1 / sigma + 4 * L**2 * sigma, 1 / tau + 12 * n * L**2 * tau))
+    limit = 1 / (6 * max(_factors_of_rho(sigma, tau, L, L, n)))
     return Condition(
         theta == 1 and sigma <= 1 / (6 * L) and tau <= 1 / (6 * n * L) and rho < limit,
         f"simplified: theta = 1, sigma <= {1 / (6 * L):.4g}, tau <= {1 / (6 * n * L):.4g}, rho < {limit:.4g}; "
@@ -133,9 +134,8 @@ def largest_rho(*, L11: float, L12: float, n: int = 1, L22: float = 0.0) -> tupl
     """Return (rho, sigma, tau): the largest rho that the general Theorem 1 admits, and its steps."""
 
     def admissible(sigma: Grid, tau: Grid) -> Grid:
-        k = np.maximum(L12 * np.sqrt(sigma * tau * n), L11 * sigma)
-        rho_w = (1 / 3 - k) / (1 / sigma + 4 * L11**2 * sigma)
-        return np.minimum(rho_w, (1 - k) / (1 / tau + 12 * n * L12**2 * tau))
+        k, (a_w, a_d) = _kappas(sigma, tau, L11, L12, n), _factors_of_rho(sigma, tau, L11, L12, n)
+        return np.minimum((1 / 3 - k) / a_w, (1 - k) / a_d)
 
     sigma, tau = _search(admissible, L11, L12, n, L22)
     return float(admissible(np.array(sigma), np.array(tau))), sigma, tau
@@ -144,7 +144,7 @@ def largest_rho(*, L11: float, L12: float, n: int = 1, L22: float = 0.0) -> tupl
 def largest_rho_simplified(*, L: float, n: int = 1) -> tuple[float, float, float]:
     """Return (rho, sigma, tau) for the simplified condition, whose best steps are the largest it allows."""
     sigma, tau = 1 / (6 * L), 1 / (6 * n * L)
-    return 1 / (6 * max(1 / sigma + 4 * L**2 * sigma, 1 / tau + 12 * n * L**2 * tau)), sigma, tau
+    return 1 / (6 * max(_factors_of_rho(sigma, tau, L, L, n))), sigma, tau
 
 
 def best_weak(*, L11: float, L12: float, n: int = 1, rho: float = 0.0, L22: float = 0.0) -> StepSizes:
@@ -167,7 +167,7 @@ def best_strong(*, L11: float, L12: float, mu: float, n: int = 1, L22: float = 0
     """Choose the steps with the smallest contraction factor theta of Theorem 2, with tau L22 < 1."""
 
     def gain(sigma: Grid, tau: Grid) -> Grid:
-        k = np.maximum(L12 * np.sqrt(sigma * tau * n), L11 * sigma)
+        k = _kappas(sigma, tau, L11, L12, n)
         slowest = np.minimum(mu * sigma / (1 + mu * sigma), mu * tau / n / (1 + mu * tau))  # 1 - theta
         return np.where(k <= 1 / 3, slowest, -inf)
 
@@ -243,9 +243,17 @@ def _positive(lipschitz: float) -> float:
     return lipschitz
 
 
+def _factors_of_rho(sigma: S, tau: S, L11: float, L12: float, n: int) -> tuple[S, S]:
+    """Return 1/sigma + 4 L11^2 sigma and 1/tau + 12 n L12^2 tau, by which Theorem 1 multiplies rho."""
+    return 1 / sigma + 4 * L11**2 * sigma, 1 / tau + 12 * n * L12**2 * tau
+
+
+def _kappas(sigma: Grid, tau: Grid, L11: float, L12: float, n: int) -> Grid:
+    return np.maximum(L12 * np.sqrt(sigma * tau * n), L11 * sigma)
+
+
 def _bound_factor(sigma: Grid, tau: Grid, L11: float, L12: float, n: int, rho: float) -> Grid:
-    k = np.maximum(L12 * np.sqrt(sigma * tau * n), L11 * sigma)
-    a_w, a_d = 1 / sigma + 4 * L11**2 * sigma, 1 / tau + 12 * n * L12**2 * tau
+    k, (a_w, a_d) = _kappas(sigma, tau, L11, L12, n), _factors_of_rho(sigma, tau, L11, L12, n)
     c_w, c_d = 1 - 3 * k - 3 * rho * a_w, 1 - k - rho * a_d
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where((c_w > 0) & (c_d > 0), 2 * np.maximum(3 * a_w / c_w, a_d / c_d), inf)
