@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from sihg.cli.main import main
-from sihg.cli.running import Telling
+from sihg.cli.running import TrainingOutput
 from sihg.experiments.launcher import Event, Job, JobEnded, JobStarted, Launcher
 from sihg.robust.methods import METHODS
 from sihg.robust.training.events import Event as TrainingEvent
@@ -160,24 +160,24 @@ def test_what_was_cut_short_goes_on(
 ) -> None:
     for name in CELLS[2 * seed :]:
         shutil.rmtree(done / name)
-    say, steps = Telling.__call__, iter(range(1000))
+    say, steps = TrainingOutput.__call__, iter(range(1000))
 
-    def interrupting(self: Telling, event: TrainingEvent) -> None:
+    def interrupting(self: TrainingOutput, event: TrainingEvent) -> None:
         say(self, event)
         if isinstance(event, StepDone) and next(steps) == 2:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(Telling, "__call__", interrupting)
+    monkeypatch.setattr(TrainingOutput, "__call__", interrupting)
     assert run("reproduce", "digits", *TINY, "--out", done) == 130
     captured = capsys.readouterr()
     assert f"{2 * seed} of 4 are done" in captured.err
     assert "to go on: " in captured.err
     assert ("1 of 2" if seed else "0 of 2") in captured.out
-    monkeypatch.setattr(Telling, "__call__", say)
+    monkeypatch.setattr(TrainingOutput, "__call__", say)
     here.clear()
     assert run("reproduce", "digits", *TINY, "--out", done) == 0
     assert here == CELLS[2 * seed :]
-    assert "going on at epoch" in capsys.readouterr().err
+    assert "continuing at epoch" in capsys.readouterr().err
     assert same(results(done), results(whole))
 
 
@@ -418,5 +418,5 @@ def test_ctrl_c_stops_all_with_a_checkpoint(tmp_path: Path) -> None:
     assert "to go on: sihg reproduce digits" in err
     for name in CELLS[:2]:
         with locked(out / name):  # nobody is there any more
-            assert "to go on: sihg resume" in (out / name / "output.log").read_text()
+            assert "to continue: sihg resume" in (out / name / "output.log").read_text()
     assert not (out / "pgd-s1").exists()

@@ -57,7 +57,7 @@ def test_killed_before_the_first_checkpoint(done: Path, capsys: pytest.CaptureFi
         path = done / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     assert run("resume", done) == 0
-    assert "going on at epoch 1, batch 1" in capsys.readouterr().err
+    assert "continuing at epoch 1, batch 1" in capsys.readouterr().err
     assert weights(done) == expected
 
 
@@ -66,7 +66,7 @@ def test_threads(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert about["threads"] == 1
     (done / "environment.json").write_text(json.dumps({**about, "threads": 3000}))
     assert run("resume", done, "--threads", "1") == 0
-    assert "began with 3000 threads and goes on with 1" in capsys.readouterr().err
+    assert "began with 3000 threads and continues with 1" in capsys.readouterr().err
 
 
 def test_mistakes(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from sihg.cli import train
 from sihg.cli.main import build_parser, main
-from sihg.cli.running import Telling
+from sihg.cli.running import TrainingOutput
 from sihg.cli.setting_flags import read_settings_arguments
 from sihg.robust.methods import METHODS, method_fields
 from sihg.robust.training.config import OptimizerOptions, Settings, read_preset, read_presets
@@ -242,20 +242,20 @@ def test_numbers_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_ctrl_c_and_resume(
     number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    say = Telling.__call__
+    say = TrainingOutput.__call__
 
-    def interrupting(self: Telling, event: Event) -> None:
+    def interrupting(self: TrainingOutput, event: Event) -> None:
         say(self, event)
         if isinstance(event, StepDone) and event.step == 1:
             signal.raise_signal(number)
 
-    monkeypatch.setattr(Telling, "__call__", interrupting)
+    monkeypatch.setattr(TrainingOutput, "__call__", interrupting)
     out = tmp_path / "run"
     assert run("train", "--out", out, *TINY) == 130
-    assert f"to go on: sihg resume {out}" in capsys.readouterr().err
-    monkeypatch.setattr(Telling, "__call__", say)
+    assert f"to continue: sihg resume {out}" in capsys.readouterr().err
+    monkeypatch.setattr(TrainingOutput, "__call__", say)
     assert run("resume", out) == 0
-    assert "going on at epoch 1, batch 2" in capsys.readouterr().err
+    assert "continuing at epoch 1, batch 2" in capsys.readouterr().err
 
 
 def test_own_data_needs_eps(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -299,3 +299,36 @@ def test_a_single_sample_for_batch_normalisation(tmp_path: Path, capsys: pytest.
     said = refused(capsys, "train", "--out", tmp_path / "run", *words)
     assert "batch normalisation needs more than 1 sample" in said
     assert "81 samples in batches of 20" in said
+
+
+LOGGERS = """
+from pathlib import Path
+
+FILE = Path(__file__).with_suffix(".txt")
+
+class Counter:
+    def __init__(self):
+        self.count = 0
+    def __call__(self, event):
+        self.count += 1
+        FILE.write_text(f"{self.count} {type(event).__name__}")
+
+def fail(event):
+    raise RuntimeError("full")
+
+class Silent:
+    pass
+"""
+
+
+def test_loggers_of_a_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(LOGGERS)
+    assert run("train", "--out", tmp_path / "run", *TINY, "--logger", f"{file}:Counter") == 0
+    count, last = file.with_suffix(".txt").read_text().split()
+    assert int(count) >= 4  # steps, an epoch, checkpoints
+    assert last in ("CheckpointSaved", "EpochDone", "WarningRaised")
+    capsys.readouterr()
+    for name, code in (("fail", "user-code-failed"), ("Silent", "logger-not-callable"), ("gone", "user-code-import")):
+        said = refused(capsys, "train", "--out", tmp_path / "other", *TINY, "--overwrite", "--logger", f"{file}:{name}")
+        assert said.endswith(f"[{code}]")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sihg.cli.parse_numbers import count
-from sihg.cli.running import add_common, showing_warnings, threads
+from sihg.cli.running import add_common, print_warnings, use_threads
 from sihg.errors import InputError
 from sihg.parse import parse_names
 
@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     records: Records = []
     files: list[Path] = []
     lost: list[str] = []
-    with showing_warnings(), threads(args.threads), Bars() as bars:
+    with print_warnings(), use_threads(args.threads), Bars() as bars:
         warnings.simplefilter("always", EvaluationWarning)
         try:
             for target in find_targets(args.paths, request, out=args.out):

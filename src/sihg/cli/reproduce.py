@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sihg.cli.parse_numbers import count
-from sihg.cli.running import add_common, showing_warnings, threads
+from sihg.cli.running import add_common, print_warnings, use_threads
 from sihg.cli.setting_flags import add_settings_arguments, read_settings_arguments
 from sihg.errors import InputError, SihgError, UnknownNameError
 
@@ -167,7 +167,7 @@ def _costs(grid: "Grid", left: "list[Cell]", data_dir: Path | None) -> dict[str,
 
     starting = time.process_time()  # what it took to come here, a cell's process takes too
     print("measuring a few steps of each method", file=sys.stderr)
-    with showing_warnings(), threads(grid.threads):
+    with print_warnings(), use_threads(grid.threads):
         found = {}
         for method in dict.fromkeys(cell.method for cell in left):
             measured = costs(grid.settings[method], grid.attacks, grid.samples, data_dir)

@@ -4,9 +4,17 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sihg.cli.running import Telling, add_common, last_good, show, showing_warnings, threads
+from sihg.cli.running import (
+    TrainingOutput,
+    add_common,
+    add_logger,
+    name_last_checkpoint,
+    print_result,
+    print_warnings,
+    use_threads,
+)
 from sihg.cli.setting_flags import add_settings_arguments, read_settings_arguments
 from sihg.errors import InputError
 
@@ -14,7 +22,7 @@ if TYPE_CHECKING:
     from sihg.store.run_folder import RunFolder
 
 
-def add_parser(commands: Any, summary: str) -> None:
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", summary: str) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "resume",
@@ -24,6 +32,7 @@ def add_parser(commands: Any, summary: str) -> None:
     )
     parser.add_argument("folder", type=Path, metavar="RUN", help="the folder of the run")
     add_common(parser)
+    add_logger(parser)
     add_settings_arguments(parser, hidden=True)  # to say why they cannot be changed
     parser.set_defaults(run=run)
 
@@ -45,7 +54,13 @@ def run(args: argparse.Namespace) -> int:
     folder = RunFolder.open(args.folder)
     settings = read_run_settings(folder.config)
     count = _threads(folder, args.threads)
-    with showing_warnings(), threads(count), Telling() as tell, locked(folder.path), last_good(folder):
+    with (
+        print_warnings(),
+        use_threads(count),
+        TrainingOutput(args.logger) as output,
+        locked(folder.path),
+        name_last_checkpoint(folder),
+    ):
         trainer = Trainer(prepare(settings, data_dir=args.data_dir or folder.data_folder()), folder)
         for text in trainer.resume():
             print(f"skipped damaged checkpoint {text}", file=sys.stderr)
@@ -53,13 +68,13 @@ def run(args: argparse.Namespace) -> int:
         if here.epoch >= settings.epochs:
             print(f"{folder.path} is already finished", file=sys.stderr)
         else:
-            print(f"going on at epoch {here.epoch + 1}, batch {here.number + 1}", file=sys.stderr)
-        trained = trainer.run(tell)
-    return show(trained, folder, settings, as_json=args.json)
+            print(f"continuing at epoch {here.epoch + 1}, batch {here.number + 1}", file=sys.stderr)
+        trained = trainer.run(output)
+    return print_result(trained, folder, settings, as_json=args.json)
 
 
 def _threads(folder: "RunFolder", asked: int | None) -> int | None:
-    """As many threads as the run began with, unless others are asked for or these cores are too few."""
+    """Return the number of threads that the run began with, unless another is asked for or the cores are too few."""
     import torch
 
     began = folder.read_environment().threads
@@ -70,7 +85,7 @@ def _threads(folder: "RunFolder", asked: int | None) -> int | None:
     now = asked or torch.get_num_threads()
     if now != began:
         print(
-            f"warning: the run began with {began} threads and goes on with {now}: "
+            f"warning: the run began with {began} threads and continues with {now}: "
             "results repeat bit by bit only with the same number",
             file=sys.stderr,
         )

@@ -1,55 +1,62 @@
-"""What the commands that train or evaluate share: options, threads, warnings, progress, how a run ended."""
+"""What commands that train or evaluate share: flags, threads, warnings, loggers, and the output of a training."""
 
 import argparse
 import json
 import shlex
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sihg.cli.parse_numbers import count
 from sihg.cli.terminal_table import drawn
-from sihg.errors import InputError
+from sihg.errors import InputError, NotFiniteError
 from sihg.robust.training.events import EpochDone, Event, StepDone, WarningRaised
 from sihg.store.schema import MetricsRow
+from sihg.user_code import call_user_code, load_callable
 
 if TYPE_CHECKING:
+    from sihg.cli.progress import Bar
     from sihg.robust.training.config import Settings
     from sihg.robust.training.results import Trained
     from sihg.store.run_folder import RunFolder
 
 
 def add_common(parser: argparse.ArgumentParser, threads: str = "threads to compute with") -> None:
-    """What every command that computes with data takes."""
+    """Add the flags of every command that computes with data."""
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="the folder of the data files")
     parser.add_argument("--threads", type=count, metavar="N", help=threads)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
-@contextmanager
-def last_good(folder: "RunFolder") -> Iterator[None]:
-    """Tell, with training that has left the numbers, where it was still well."""
-    from sihg.errors import NotFiniteError
+def add_logger(parser: argparse.ArgumentParser) -> None:
+    """Add the flag for loggers of a user's own."""
+    about = "a function or class of yours that is called with each event of training; repeat for several"
+    parser.add_argument("--logger", action="append", default=[], metavar="PATH.py:NAME", help=about)
 
+
+@contextmanager
+def name_last_checkpoint(folder: "RunFolder") -> Iterator[None]:
+    """Add the newest checkpoint, which is from before the failure, to a NotFiniteError."""
     try:
         yield
     except NotFiniteError as error:
-        kept = "".join(
-            f"; the last good checkpoint is kept: {path}" for path in sorted(folder.checkpoints.glob("last-*"))[-1:]
-        )
-        raise NotFiniteError(f"{error}{kept}") from error
+        for path in sorted(folder.checkpoints.glob("last-*"))[-1:]:
+            error.args = (f"{error}; the last good checkpoint is kept: {path}",)
+        raise
 
 
 @contextmanager
-def threads(count: int | None) -> Iterator[None]:
-    """Compute with so many threads."""
+def use_threads(count: int | None) -> Iterator[None]:
+    """Compute with this number of threads inside the block (None: torch's choice)."""
     import torch
 
     if count == 0:
-        raise InputError("--threads must be at least 1, got 0: leave it out for torch's own choice")
+        raise InputError(
+            "--threads must be at least 1, got 0: leave it out for torch's own choice", code="threads-zero"
+        )
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:
@@ -59,8 +66,8 @@ def threads(count: int | None) -> Iterator[None]:
 
 
 @contextmanager
-def showing_warnings() -> Iterator[None]:
-    """Print our warnings as one line each."""
+def print_warnings() -> Iterator[None]:
+    """Print each of our warnings as one line."""
     from sihg.robust.data import DataWarning
     from sihg.robust.training.weights import CheckpointWarning
 
@@ -71,14 +78,19 @@ def showing_warnings() -> Iterator[None]:
         yield
 
 
-class Telling:
-    """Hears of steps, epochs and warnings, and says them on standard error."""
+class TrainingOutput:
+    """Prints the events of a training on standard error, and passes them on to the loggers named.
 
-    def __init__(self) -> None:
+    Args:
+        loggers: Names such as path.py:Name, of functions that take an event, or of classes of such objects.
+    """
+
+    def __init__(self, loggers: Sequence[str] = ()) -> None:
         self._stack = ExitStack()
-        self._bar: Any = None
+        self._bar: Bar | None = None
+        self._loggers = {name: _load_logger(name) for name in loggers}
 
-    def __enter__(self) -> "Telling":
+    def __enter__(self) -> "TrainingOutput":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -96,45 +108,58 @@ class Telling:
             print(_epoch_line(event.row), file=sys.stderr, flush=True)
         elif isinstance(event, WarningRaised):
             print(f"warning: {event.text}", file=sys.stderr, flush=True)
+        for name, logger in self._loggers.items():
+            call_user_code("logger", name, logger, event)
+
+
+def _load_logger(name: str) -> Callable[..., object]:
+    found = load_callable("logger", name)
+    made = call_user_code("logger", name, found) if isinstance(found, type) else found
+    if not callable(made):
+        raise InputError(
+            f"logger {name!r} makes objects that cannot be called: give the class a __call__(self, event)",
+            code="logger-not-callable",
+            name=name,
+        )
+    return made
 
 
 def _epoch_line(row: MetricsRow) -> str:
-    both = None if row.robust is None or row.natural is None else (row.natural, row.robust)
-    held = "" if both is None else f", held out {_percent(both[0])} / {_percent(both[1])} robust"
-    return f"epoch {row.epoch}: loss {row.loss:.3f}{held}, {row.seconds:.1f} s, {row.passes:.1f} passes"
+    held_out = "" if row.robust is None else f", held out {_accuracies(row, ' %')} robust"
+    return f"epoch {row.epoch}: loss {row.loss:.3f}{held_out}, {row.seconds:.1f} s, {row.passes:.1f} passes"
 
 
-def show(trained: "Trained", folder: "RunFolder", settings: "Settings", *, as_json: bool) -> int:
-    """Print how the run ended and what to do next; give the exit code."""
+def print_result(trained: "Trained", folder: "RunFolder", settings: "Settings", *, as_json: bool) -> int:
+    """Print how the run ended and the next command; return the exit code."""
     from sihg.store.tables import read_table
 
     rows = read_table(folder.metrics)
-    last = {key: float(value) if value else None for key, value in rows[-1].items()} if rows else None
-    best = None if trained.best is None else trained.best.cells()
+    last = MetricsRow.from_cells(rows[-1]) if rows else None
     run = shlex.quote(str(folder.path))
     if as_json:
         about = {"run": str(folder.path), "data": settings.data, "method": settings.method.name}
         ended = {"finished": trained.finished, "stopped": trained.stopped, "warnings": trained.warnings}
-        print(json.dumps({**about, **ended, "last": last, "best": best}, indent=1))
+        cells = {key: float(value) if value else None for key, value in rows[-1].items()} if rows else None
+        found = {"last": cells, "best": trained.best and trained.best.cells()}
+        print(json.dumps({**about, **ended, **found}, indent=1))
     elif last is not None:
-        print(_table(last, best, settings, folder))
-    print(f"next: sihg evaluate {run}" if trained.finished else f"to go on: sihg resume {run}", file=sys.stderr)
+        print(_table(last, trained.best, settings, folder))
+    print(f"next: sihg evaluate {run}" if trained.finished else f"to continue: sihg resume {run}", file=sys.stderr)
     return 0 if trained.finished else 130
 
 
-def _table(last: dict[str, Any], best: dict[str, Any] | None, settings: "Settings", folder: "RunFolder") -> str:
+def _table(last: MetricsRow, best: MetricsRow | None, settings: "Settings", folder: "RunFolder") -> str:
     row = [
-        *(settings.method.name, f"{last['epoch']:.0f}", _both(last)),
-        *("-" if best is None else f"{_both(best)} (epoch {best['epoch']})",),
-        *(f"{last['passes']:.1f}", f"{last['seconds']:.1f}"),
+        *(settings.method.name, f"{last.epoch}", _accuracies(last)),
+        *("-" if best is None else f"{_accuracies(best)} (epoch {best.epoch})",),
+        *(f"{last.passes:.1f}", f"{last.seconds:.1f}"),
     ]
     about = f"{settings.data}, eps {settings.eps:g}, held out natural / robust: {folder.path}"
     return drawn(about, ["method", "epochs", "last %", "best %", "passes", "seconds"], [row])
 
 
-def _both(row: dict[str, Any]) -> str:
-    return "-" if row["robust"] is None else f"{100 * row['natural']:.1f} / {100 * row['robust']:.1f}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+def _accuracies(row: MetricsRow, unit: str = "") -> str:
+    """Return natural and robust accuracy on the held-out set in percent."""
+    if row.natural is None or row.robust is None:
+        return "-"
+    return f"{100 * row.natural:.1f}{unit} / {100 * row.robust:.1f}{unit}"

@@ -1,12 +1,20 @@
-"""`sihg train`: train a model that withstands attacks, in a run folder of its own."""
+"""`sihg train`: train a model that withstands attacks, in a new run folder."""
 
 import argparse
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sihg.cli.running import Telling, add_common, last_good, show, showing_warnings, threads
+from sihg.cli.running import (
+    TrainingOutput,
+    add_common,
+    add_logger,
+    name_last_checkpoint,
+    print_result,
+    print_warnings,
+    use_threads,
+)
 from sihg.cli.setting_flags import add_settings_arguments, read_settings_arguments
 from sihg.errors import InputError
 
@@ -22,7 +30,7 @@ EPILOG = """examples:
 """
 
 
-def add_parser(commands: Any, summary: str) -> None:
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", summary: str) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "train",
@@ -38,6 +46,7 @@ def add_parser(commands: Any, summary: str) -> None:
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings in TOML, such as config.toml of a run")
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier run in RUN")
     add_common(parser)
+    add_logger(parser)
     add_settings_arguments(parser)
     parser.set_defaults(run=run)
 
@@ -52,13 +61,18 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("no run folder is named: give --out, such as --out runs/first", code="out-missing")
     check_free(args.out, overwrite=args.overwrite)
     folder = RunFolder(args.out)
-    with showing_warnings(), threads(args.threads), Telling() as tell, last_good(folder):
+    with (
+        print_warnings(),
+        use_threads(args.threads),
+        TrainingOutput(args.logger) as output,
+        name_last_checkpoint(folder),
+    ):
         prepared = prepare(settings, data_dir=args.data_dir)
         held = 0 if prepared.held_out is None else len(prepared.held_out)
-        watched = "held out" if settings.validate_on == "train" else "test samples to watch"
-        print(f"samples: {len(prepared.train)} to train on, {held} {watched}", file=sys.stderr)
-        trained = run_in(args.out, prepared, overwrite=args.overwrite, data_dir=args.data_dir, on_event=tell)
-    return show(trained, folder, settings, as_json=args.json)
+        source = "held out" if settings.validate_on == "train" else "of the test set held out"
+        print(f"samples: {len(prepared.train)} to train on, {held} {source}", file=sys.stderr)
+        trained = run_in(args.out, prepared, overwrite=args.overwrite, data_dir=args.data_dir, on_event=output)
+    return print_result(trained, folder, settings, as_json=args.json)
 
 
 def choose_settings(preset: str | None, given: Mapping[str, str], *, config: Path | None = None) -> "Settings":

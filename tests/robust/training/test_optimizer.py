@@ -1,6 +1,7 @@
 """The optimiser that methods are handed: what it does with a gradient, in which order, and what it refuses."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -10,8 +11,9 @@ from sihg.core.hybrid import HybridGradient
 from sihg.errors import InputError
 from sihg.parse import Value
 from sihg.robust.training.optimizer import TrainingOptimizer, build_optimizer
-from sihg.robust.training.schedules import Constant, Cyclic
+from sihg.robust.training.schedules import Constant, Cosine, Cyclic
 from tests.refused import refused
+from tests.robust.small import STEPS, settings, trainer
 
 
 class One(nn.Module):
@@ -156,3 +158,25 @@ def test_messages_name_the_option_and_the_remedy() -> None:
         build_optimizer(model, "sgd", {"lr": -1.0}, 0.0)
     with pytest.raises(InputError, match="must step without a closure"):
         build_optimizer(model, "lbfgs", {}, 0.0)
+
+
+@pytest.mark.parametrize(("method", "accumulate"), [("msi-hg", 1), ("msi-hg", 2), ("free", 1)])
+def test_every_step_of_a_run_has_the_learning_rate_of_its_time(
+    method: str, accumulate: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[float] = []
+    step = HybridGradient.step
+
+    def record(self: HybridGradient, *args: Any) -> Any:
+        used.append(self.inner.param_groups[0]["lr"])
+        return step(self, *args)
+
+    monkeypatch.setattr(HybridGradient, "step", record)
+    chosen = settings(epochs=3, method=method, accumulate=accumulate, lr=0.1, schedule="cosine")
+    run = trainer(chosen)
+    used.clear()  # of the step that tries the options
+    run.run()
+    replays = getattr(run.method, "replays", 1)
+    expected = [Cosine(0.1, 3)(number / STEPS) for number in range(3 * STEPS) for _ in range(replays)]
+    assert used == expected
+    assert len(set(used)) == 3 * STEPS

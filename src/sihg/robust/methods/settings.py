@@ -4,7 +4,7 @@ import math
 from dataclasses import Field, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sihg.errors import InputError, UnknownNameError
+from sihg.errors import InputError
 from sihg.parse import parse_number
 
 if TYPE_CHECKING:
@@ -37,7 +37,12 @@ def check_fields(settings: Any) -> None:
         value = getattr(settings, item.name)
         if choices := item.metadata.get("choices"):
             if value not in choices:
-                raise UnknownNameError(item.name, value, list(choices))
+                raise InputError(
+                    f"{item.name} must be one of {', '.join(choices)}, got {value!r}: leave it out for {item.default}",
+                    code="setting-choice",
+                    setting=item.name,
+                    value=value,
+                )
         elif value is not None and item.metadata.keys() & {"least", "above"}:
             _check_number(item, value)
 
@@ -54,8 +59,9 @@ def _check_number(item: "Field[Any]", value: Any) -> None:
     kind = "an integer" if integer else "a finite number" if most is None and below == math.inf else "a number"
     raise InputError(
         f"{item.name} must be {kind} {low}{high}, got {value!r}: leave it out for the default",
-        code=f"{item.name.replace('_', '-')}-range",
-        **{item.name: value},
+        code="setting-range",
+        setting=item.name,
+        value=value,
     )
 
 

@@ -234,7 +234,8 @@ def read_settings(path: Path, method: str | None = None) -> Settings:
     try:
         return _from_table(table, method)
     except InputError as error:
-        raise InputError(f"{path}: {error}", code=error.code, **error.values) from error
+        error.args = (f"{path}: {error}",)
+        raise
 
 
 def read_run_settings(path: Path) -> Settings:
