@@ -29,7 +29,7 @@ def branches(n: int, iterations: int) -> tuple[Problem, Tensor, list[Tensor], Te
     ends = [method.step(oracle, replace(state, delta=delta.clone()), i) for i in range(n)]
     w = ends[0].w
     assert all(torch.equal(end.w, w) for end in ends)
-    hat = implicit(problem, w, delta, TAU, problem.all, at.curvature, problem.gradient_delta).point
+    hat = implicit(problem, w, delta, TAU, problem.all, at.curvature).point
     return problem, delta, [end.delta for end in ends], hat, w, ends[0]
 
 
@@ -85,6 +85,6 @@ def test_implicit_step_is_the_minimiser(tau: float) -> None:
         bounds=[(-0.5, 0.4)] * 3,
         options={"ftol": 0, "gtol": 1e-12},
     )
-    step = implicit(problem, w, centre, tau, problem.all, 1.5, problem.gradient_delta)
+    step = implicit(problem, w, centre, tau, problem.all, 1.5)
     assert step.converged
     np.testing.assert_allclose(step.point.numpy(), found.x, atol=2e-8)

@@ -1,6 +1,6 @@
 """Give solvers access to a problem: gradients, which are counted, and proximal steps, checked to be finite."""
 
-from collections.abc import Callable
+from functools import partial
 from math import isfinite
 
 import torch
@@ -78,11 +78,9 @@ class Oracle:
 
     def implicit(self, w: Tensor, centre: Tensor, tau: float, index: Index) -> Tensor:
         """Solve d = prox_g^tau[centre + tau grad_delta phi(w, d)] for the blocks in index (Alg. 1, line 6)."""
-        before = self.delta_gradients
-        if self.problem.closed_form is not None:  # counts as one gradient
-            self.delta_gradients += index.count
-        result = implicit(self.problem, w, centre, tau, index, self.curvature, self.gradient_delta_of)
-        self.implicit_steps = (self.delta_gradients - before) // index.count
+        result = implicit(self.problem, w, centre, tau, index, self.curvature)
+        self.implicit_steps = max(result.steps, 1)  # a closed form counts as one gradient
+        self.delta_gradients += self.implicit_steps * index.count
         self.implicit_error = result.error
         if not result.converged:
             self.unsolved.append(result.error)
@@ -100,24 +98,16 @@ class Oracle:
         return delta
 
 
-def implicit(
-    problem: Problem,
-    w: Tensor,
-    centre: Tensor,
-    tau: float,
-    index: Index,
-    curvature: float,
-    gradient: Callable[[Tensor, Tensor, Index], Tensor],
-) -> Implicit:
+def implicit(problem: Problem, w: Tensor, centre: Tensor, tau: float, index: Index, curvature: float) -> Implicit:
     """Solve the implicit step of the blocks in index, by the problem's closed form or by iteration."""
     if problem.closed_form is not None:
         rows = problem.closed_form(problem.w_form(w), problem.delta_layout.form(centre, index), tau, index.tensor)
         return Implicit(flat(rows), 0, 0.0, True)
     if problem.bilinear_in_both:  # the gradient does not depend on the point: one step is exact
-        return Implicit(problem.prox_g(centre.add(gradient(w, centre, index), alpha=tau), tau, index), 1, 0.0, True)
-    return implicit_step(
-        lambda d: gradient(w, d, index), lambda z, eta: problem.prox_g(z, eta, index), centre, tau, curvature
-    )
+        slope = problem.gradient_delta(w, centre, index)
+        return Implicit(problem.prox_g(centre.add(slope, alpha=tau), tau, index), 1, 0.0, True)
+    gradient = partial(problem.gradient_delta, w, index=index)
+    return implicit_step(gradient, partial(problem.prox_g, index=index), centre, tau, curvature)
 
 
 def _finite(name: str, x: Tensor) -> Tensor:

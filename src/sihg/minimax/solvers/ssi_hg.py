@@ -72,5 +72,4 @@ class SSIHG(HybridMethod[SSIHGState]):
             return s.w, s.delta
         before = oracle.replace(s.delta.clone(), s.i, s.old)
         problem = oracle.problem
-        step = implicit(problem, s.w, before, self.tau, problem.all, oracle.curvature, problem.gradient_delta)
-        return s.w, step.point
+        return s.w, implicit(problem, s.w, before, self.tau, problem.all, oracle.curvature).point
