@@ -8,6 +8,7 @@ from typing import Any
 
 from sihg.cli.grid_table import results_json, results_table
 from sihg.experiments.grid import Grid
+from sihg.experiments.grid_run import GridResult
 from sihg.experiments.grid_summary import MethodSummary
 from sihg.robust.training.config import read_preset
 
@@ -23,7 +24,7 @@ def row(method: str, *values: float) -> MethodSummary:
 
 
 def as_json(made: Grid, *rows: MethodSummary) -> Any:
-    return json.loads(json.dumps(results_json(made, rows)))
+    return json.loads(results_json(GridResult(made, list(rows), [], {})))["methods"]
 
 
 def cells(text: str, start: str) -> list[str]:

@@ -1,43 +1,23 @@
-"""`sihg reproduce` as people use it. But for the tests at the end, cells run in this process, which is quicker."""
+"""`sihg reproduce` as people use it, with cells in this process."""
 
 import csv
 import json
 import shutil
 import signal
 import statistics
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from sihg.cli.main import main
-from sihg.cli.running import TrainingOutput
 from sihg.experiments.launcher import Event, Job, JobEnded, JobStarted, Launcher
-from sihg.robust.methods import METHODS
-from sihg.robust.training.events import Event as TrainingEvent
-from sihg.robust.training.events import StepDone
 from sihg.store.lock import locked
+from tests.experiments.grids import CELLS, TINY, CellsHere, results, run, same
 from tests.robust.small import records
-
-ROOT = Path(__file__).parents[2]
-TINY = (
-    *("--methods", "pgd,msi-hg", "--trials", "2", "--attacks", "natural,pgd-5", "--samples", "60", "--epochs", "2"),
-    *("--set", "samples=120", "--validation", "20", "--steps", "2", "--width", "1/4"),
-)
-CELLS = ["pgd-s0", "msi-hg-s0", "pgd-s1", "msi-hg-s1"]
-
-
-def run(*words: object) -> int:
-    return main([str(word) for word in words])
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    """The one line of an error."""
+    """Return the one line of an error."""
     assert run("reproduce", *words) == 2
     told = ("settings: ", "measuring ")
     (line,) = [line for line in capsys.readouterr().err.splitlines() if not line.startswith(told)]
@@ -45,46 +25,9 @@ def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Run cells in this process, one after another; gives the names of those that were."""
-    ran: list[str] = []
-
-    def run_here(self: Launcher, jobs: Sequence[Job]) -> Iterator[Event]:
-        for job in jobs:
-            ran.append(job.name)
-            folder, *commands = job.command[3:]
-            train, resume, evaluate = map(json.loads, commands)
-            yield JobStarted(job.name)
-            with redirect_stdout(sys.stderr):
-                code = main(resume if (Path(folder) / "config.toml").is_file() else train) or main(evaluate)
-            yield JobEnded(job.name, code, 1.0, "sihg: error: a reason" if code else "")
-            self.interrupted = code == 130
-            if self.interrupted:
-                return
-
-    monkeypatch.setattr(Launcher, "run", run_here)
-    return ran
-
-
-def results(out: Path) -> dict[str, Any]:
-    """All that the cells of a folder have computed, but for the seconds."""
-    found: dict[str, Any] = {}
-    for cell in sorted(path.parent for path in out.glob("*/config.toml")):
-        (record,) = cell.glob("evaluation/*.json")
-        attacks = json.loads(record.read_text())["attacks"]
-        last = max(cell.glob("checkpoints/last-*"))
-        found[cell.name] = {
-            **records(cell),
-            "config": (cell / "config.toml").read_bytes(),
-            "weights": (last / "weights.safetensors").read_bytes(),
-            "attacks": [{key: value for key, value in row.items() if key != "seconds"} for row in attacks],
-        }
-    return found
-
-
-def same(found: dict[str, Any], expected: dict[str, Any]) -> bool:
-    """Whether two grids came to the same, bit by bit."""
-    return found.keys() == expected.keys() and all(found[cell] == expected[cell] for cell in expected)
+def here(monkeypatch: pytest.MonkeyPatch) -> CellsHere:
+    """Run cells in this process."""
+    return CellsHere(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +35,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished grid."""
     out = tmp_path_factory.mktemp("whole") / "g"
     with pytest.MonkeyPatch.context() as patch:
-        here.__wrapped__(patch)  # type: ignore[attr-defined]
+        CellsHere(patch)
         assert run("reproduce", "digits", *TINY, "--out", out) == 0
     return out
 
@@ -103,11 +46,11 @@ def done(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "g"))
 
 
-def test_the_table_and_the_json_by_hand(done: Path, here: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_and_the_json_by_hand(done: Path, here: CellsHere, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("reproduce", "digits", *TINY, "--out", done, "--json") == 0
     captured = capsys.readouterr()
     said = json.loads(captured.out)
-    assert here == []  # all was done
+    assert here.ran == []  # all was done
     assert "measuring" not in captured.err
     assert [row["method"] for row in said["methods"]] == ["pgd", "msi-hg"]
     for row in said["methods"]:
@@ -143,7 +86,7 @@ def test_the_table_and_the_json_by_hand(done: Path, here: list[str], capsys: pyt
 
 
 def test_cells_are_ordinary_runs(done: Path) -> None:
-    words = ("--set", "samples=120", *TINY[TINY.index("--validation") :], "--epochs", "2", "--threads", "1")
+    words = (*TINY[TINY.index("--set") :], "--threads", "1")
     alone = done.parent / "alone"
     assert run("train", "--data", "digits", "--method", "pgd", "--seed", "1", *words, "--out", alone) == 0
     assert records(alone) == records(done / "pgd-s1")
@@ -154,43 +97,35 @@ def test_what_was_cut_short_goes_on(
     seed: int,
     done: Path,
     whole: Path,
-    here: list[str],
-    monkeypatch: pytest.MonkeyPatch,
+    here: CellsHere,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for name in CELLS[2 * seed :]:
         shutil.rmtree(done / name)
-    say, steps = TrainingOutput.__call__, iter(range(1000))
-
-    def interrupting(self: TrainingOutput, event: TrainingEvent) -> None:
-        say(self, event)
-        if isinstance(event, StepDone) and next(steps) == 2:
-            signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(TrainingOutput, "__call__", interrupting)
+    steps = iter(range(1000))
+    here.on_step = lambda: signal.raise_signal(signal.SIGINT) if next(steps) == 2 else None
     assert run("reproduce", "digits", *TINY, "--out", done) == 130
     captured = capsys.readouterr()
     assert f"{2 * seed} of 4 are done" in captured.err
-    assert "to go on: " in captured.err
+    assert "to continue: " in captured.err
     assert ("1 of 2" if seed else "0 of 2") in captured.out
-    monkeypatch.setattr(TrainingOutput, "__call__", say)
-    here.clear()
+    here.ran.clear()
     assert run("reproduce", "digits", *TINY, "--out", done) == 0
-    assert here == CELLS[2 * seed :]
-    assert "continuing at epoch" in capsys.readouterr().err
+    assert here.ran == CELLS[2 * seed :]
+    assert any("from step 4 of 4" in line for line in here.lines)
     assert same(results(done), results(whole))
 
 
-def test_a_damaged_record_is_made_again(done: Path, whole: Path, here: list[str]) -> None:
+def test_a_damaged_record_is_made_again(done: Path, whole: Path, here: CellsHere) -> None:
     (record,) = (done / "pgd-s1").glob("evaluation/*.json")
     record.write_text(record.read_text()[:100])
     assert run("reproduce", "digits", *TINY, "--out", done) == 0
-    assert here == ["pgd-s1"]
+    assert here.ran == ["pgd-s1"]
     assert same(results(done), results(whole))
 
 
 def test_a_cell_that_fails_is_told_of_and_the_rest_goes_on(
-    done: Path, whole: Path, here: list[str], capsys: pytest.CaptureFixture[str]
+    done: Path, whole: Path, here: CellsHere, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in CELLS[1:]:
         shutil.rmtree(done / name)
@@ -199,15 +134,16 @@ def test_a_cell_that_fails_is_told_of_and_the_rest_goes_on(
     assert run("reproduce", "digits", *TINY, "--out", done, "--json") == 1
     captured = capsys.readouterr()
     said = json.loads(captured.out)
-    assert here == CELLS[1:]
+    assert here.ran == CELLS[1:]
     assert (list(said["failed"]), said["finished"]) == (["pgd-s1"], False)
     assert [row["seeds"] for row in said["methods"]] == [[0], [0, 1]]
-    assert f"failed: pgd-s1: sihg: error: a reason; all that it said: {done / 'pgd-s1' / 'output.log'}" in captured.err
-    assert "1 of 4 cells failed: when the reason is gone, the same command goes on" in captured.err
+    assert f"failed: pgd-s1: {done / 'pgd-s1'} is not empty (it has thesis.tex)" in captured.err
+    assert f"; its whole output: {done / 'pgd-s1' / 'output.log'}\n" in captured.err
+    assert "1 of 4 cells failed: remove the cause, then the same command continues" in captured.err
     (done / "pgd-s1" / "thesis.tex").unlink()
-    here.clear()
+    here.ran.clear()
     assert run("reproduce", "digits", *TINY, "--out", done) == 0
-    assert here == ["pgd-s1"]
+    assert here.ran == ["pgd-s1"]
     assert same(results(done), results(whole))
 
 
@@ -227,21 +163,21 @@ def test_a_cell_that_is_ended_by_others_is_no_success(
     assert "4 of 4 cells failed" in captured.err
 
 
-def test_trials_and_methods_may_be_added(done: Path, here: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_trials_and_methods_may_be_added(done: Path, here: CellsHere, capsys: pytest.CaptureFixture[str]) -> None:
     before = results(done)
     assert run("reproduce", "digits", *TINY, "--out", done, "--methods", "natural,pgd", "--trials", "3", "--json") == 0
-    assert here == ["natural-s0", "natural-s1", "natural-s2", "pgd-s2"]
+    assert here.ran == ["natural-s0", "natural-s1", "natural-s2", "pgd-s2"]
     said = json.loads(capsys.readouterr().out)
     assert [(row["method"], row["seeds"]) for row in said["methods"]] == [("natural", [0, 1, 2]), ("pgd", [0, 1, 2])]
     now = results(done)
     assert same({cell: now[cell] for cell in before}, before)
     assert run("reproduce", "digits", *TINY, "--out", done) == 0  # and what was asked first is still there
-    assert len(here) == 4
+    assert len(here.ran) == 4
 
 
 def test_other_settings_are_refused(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, message in (
-        (("--epochs", "3"), "methods.pgd.epochs = 2 (here 3)"),
+        (("--set", "epochs=3"), "methods.pgd.epochs = 2 (here 3)"),
         (("--samples", "61"), "test_samples = 60 (here 61)"),
         (("--attacks", "natural"), "attacks = ['natural', 'pgd-5'] (here ['natural'])"),
         (("--threads", "2"), "threads = 1 (here 2)"),
@@ -256,7 +192,7 @@ def test_other_settings_are_refused(done: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_the_list_of_what_would_run(
-    done: Path, here: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    done: Path, here: CellsHere, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     words = ("reproduce", "digits", *TINY, "--trials", "3", "--jobs", "2", "--list")
@@ -278,7 +214,7 @@ def test_the_list_of_what_would_run(
     assert "in all with 2 at a time" in out
     assert run(*words, "--out", tmp_path / "new") == 0
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
-    assert here == []
+    assert here.ran == []
 
 
 def test_what_is_half_done_is_listed_so(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -294,38 +230,25 @@ def test_what_is_half_done_is_listed_so(done: Path, capsys: pytest.CaptureFixtur
 
 
 MISTAKES: dict[str, tuple[str, ...]] = {
-    "unknown data set 'digit' (did you mean 'digits'?): choose from cifar10, digits, mnist, svhn": ("digit",),
-    "unknown preset 'fast'": ("digits", "--preset", "fast"),
-    "unknown method 'pdg': choose from natural, fgsm": ("digits", "--methods", "pdg"),
-    "--methods names none: such as --methods pgd": ("digits", "--methods", ","),
-    "--attacks names none: such as --attacks natural": ("digits", "--attacks", ""),
-    "unknown attack 'pdg-20'": ("digits", "--attacks", "natural,pdg-20"),
-    "--trials must be at least 1, got 0": ("digits", "--trials", "0"),
-    "--jobs must be at least 1, got 0": ("digits", "--jobs", "0"),
-    "--threads must be at least 1, got 0": ("digits", "--threads", "0"),
-    "--samples must be at least 1, got 0": ("digits", "--samples", "0"),
-    "cannot take 398 of the 397 samples": ("digits", "--samples", "398"),
-    "unknown argument '--epoch': did you mean --epochs?": ("digits", "--epoch", "3"),
-    "epochs must be an integer >= 1, got 0": ("digits", "--epochs", "0"),
-    "has no setting 'tau', which belongs to msi-hg": ("digits", "--methods", "pgd,dat", "--tau", "0.1"),
-    "--seed is said by --trials here": ("digits", "--seed", "3"),
-    "--method is said by --methods here": ("digits", "--method", "pgd"),
-    "--data is said by the name of the data here": ("digits", "--data", "mnist"),
-    "--set 'x' is not of the form KEY=VALUE": ("digits", "--set", "x"),
-    "--lr needs a value": ("digits", "--lr"),
+    "unknown-data-set": ("digit",),
+    "unknown-method": ("digits", "--methods", "pdg"),
+    "no-attacks": ("digits", "--attacks", ""),
+    "trials-range": ("digits", "--trials", "0"),
+    "samples-range": ("digits", "--samples", "398"),
+    "method-setting": ("digits", "--methods", "pgd,dat", "--tau", "0.1"),
+    "set-form": ("digits", "--set", "x"),
+    "usage": ("digits", "--lr"),
 }
 
 
-@pytest.mark.parametrize("message", MISTAKES)
-def test_mistakes_are_one_line_and_leave_nothing(
-    message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert message in refused(capsys, *MISTAKES[message], "--out", tmp_path / "g")
+@pytest.mark.parametrize("code", MISTAKES)
+def test_mistakes_are_one_line_and_leave_nothing(code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused(capsys, *MISTAKES[code], "--out", tmp_path / "g").endswith(f" [{code}]")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("words", [("--trials", "1.5"), ("--trials", "-1"), ("--jobs", "two"), ("--samples", "x")])
-def test_what_is_no_number(words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_numbers_are_checked_by_the_parser(words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run("reproduce", "digits", *words) == 2
     assert f"{words[0]}: {words[1]!r} is not an integer >= 0" in capsys.readouterr().err
 
@@ -337,86 +260,18 @@ def test_data_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_a_setting_goes_to_the_methods_that_have_it(
-    tmp_path: Path, here: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, here: CellsHere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     words = (
-        *("--methods", ",".join(m for m in METHODS if m != "ibp"), "--trials", "1", "--samples", "20"),
+        *("--methods", "pgd,msi-hg,yopo", "--trials", "1", "--samples", "20"),
         *("--attacks", "natural", "--epochs", "1", "--set", "samples=60", "--validation", "10", "--width", "1/4"),
     )
     assert run("reproduce", "digits", *words, "--tau", "1/16", "--steps", "1", "--flip") == 0
     out = tmp_path / "runs" / "reproduce-digits"
-    assert len(here) == len(METHODS) - 1
+    assert len(here.ran) == 3
     texts = {path.parent.name: path.read_text() for path in out.glob("*/config.toml")}
     assert "tau = 0.0625" in texts["msi-hg-s0"]
     assert "\nsteps = 1\n" in texts["pgd-s0"]
     assert "\nouter = 10\n" in texts["yopo-s0"]
     assert all("\nflip = true\n" in text for text in texts.values())
-
-
-# ---- with processes
-
-
-def start(out: Path, *words: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "sihg", "reproduce", "digits", *TINY, "--out", str(out), *words]
-    return subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-
-def wait_for(happened: Callable[[], object]) -> None:
-    until = time.monotonic() + 120
-    while not happened():
-        assert time.monotonic() < until
-        time.sleep(0.005)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_in_processes_whatever_the_jobs(jobs: int, whole: Path, tmp_path: Path) -> None:
-    with start(tmp_path / "g", "--jobs", str(jobs), "--trials", str(jobs)) as grid:
-        out, err = grid.communicate()
-    assert grid.returncode == 0, err
-    expected = results(whole)
-    assert same(results(tmp_path / "g"), {name: expected[name] for name in CELLS[: 2 * jobs]})
-    assert f"{2 * jobs} of {2 * jobs} cells to run in {tmp_path / 'g'}, {jobs} at a time" in err
-    assert f"{2 * jobs} of {2 * jobs} are done" in err
-    assert "│ msi-hg" in out
-    assert "$ sihg train --preset digits" in (tmp_path / "g" / "pgd-s0" / "output.log").read_text()
-
-
-@pytest.mark.slow
-def test_kill_9_at_several_moments_changes_nothing(whole: Path, tmp_path: Path) -> None:
-    out, words = tmp_path / "g", ("--jobs", "2", "--trials", "1", "--checkpoint-minutes", "0")
-    moments: list[Callable[[], object]] = [
-        lambda: (out / "pgd-s0" / "config.toml").is_file(),
-        lambda: any(out.glob("msi-hg-s0/checkpoints/last-0000000[1-9]")),
-        lambda: any(out.glob("*-s0/evaluation")),
-    ]
-    for happened in moments:
-        with start(out, *words) as grid:
-            wait_for(lambda grid=grid, happened=happened: happened() or grid.poll() is not None)  # type: ignore[misc]
-            grid.kill()
-            assert grid.wait() == -signal.SIGKILL
-    with start(out, *words) as grid:
-        _, err = grid.communicate()
-    assert grid.returncode == 0, err
-    found, expected = results(out), {name: results(whole)[name] for name in CELLS[:2]}
-    for cell in (*found.values(), *expected.values()):
-        del cell["config"]  # these have checkpoints more often
-    assert same(found, expected)
-
-
-@pytest.mark.slow
-def test_ctrl_c_stops_all_with_a_checkpoint(tmp_path: Path) -> None:
-    out = tmp_path / "g"
-    with start(out, "--epochs", "2000", "--jobs", "2") as grid:
-        folders = [out / name / "checkpoints" for name in CELLS[:2]]
-        wait_for(lambda: all(len(list(one.glob("last-*"))) > 1 for one in folders) or grid.poll() is not None)
-        grid.send_signal(signal.SIGINT)
-        _, err = grid.communicate(timeout=60)
-    assert grid.returncode == 130, err
-    assert err.count(": stopped, ") == 2
-    assert "to go on: sihg reproduce digits" in err
-    for name in CELLS[:2]:
-        with locked(out / name):  # nobody is there any more
-            assert "to continue: sihg resume" in (out / name / "output.log").read_text()
-    assert not (out / "pgd-s1").exists()

@@ -9,7 +9,7 @@ import pytest
 
 from sihg.errors import InputError
 from sihg.experiments import cost
-from sihg.experiments.cost import FEW, ROWS, costs
+from sihg.experiments.cost import ATTACK_STEPS, FIRST_ROWS, estimate_costs
 from sihg.robust.training.events import Event
 from sihg.robust.training.fit import prepare
 from sihg.robust.training.trainer import Trainer
@@ -23,7 +23,7 @@ def ticking(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """A clock that is a second later each time it is read, so that a step or an attack takes one second."""
     ticks = count()
     monkeypatch.setattr(cost, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
-    monkeypatch.setattr(cost, "ENOUGH", 1e9)
+    monkeypatch.setattr(cost, "MAX_SECONDS", 1e9)
     return ticks
 
 
@@ -31,25 +31,25 @@ def ticking(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 @pytest.mark.parametrize("method", ["natural", "pgd", "msi-hg", "free"])
 def test_steps_times_seconds(method: str) -> None:
     chosen = settings(method=method, samples=100, validation=20, batch_size=30, epochs=7, evaluate_every=2)
-    found = costs(chosen, ("natural", "pgd-20", "pgd-50-10"), None, None)
+    found = estimate_costs(chosen, ("natural", "pgd-20", "pgd-50-10"), None)
     looks = 4  # epochs 2, 4, 6 and the last; each attacks the 20 held-out samples, some at once
-    assert found.pop("training") == pytest.approx(7 * 3 + looks * (1 + 10 / FEW))
-    steps = {"natural": FEW, "pgd-20": 20, "pgd-50-10": 500}
-    assert found == pytest.approx({name: many / FEW * N / ROWS for name, many in steps.items()})
+    assert found.pop("training") == pytest.approx(7 * 3 + looks * (1 + 10 / ATTACK_STEPS))
+    steps = {"natural": ATTACK_STEPS, "pgd-20": 20, "pgd-50-10": 500}
+    assert found == pytest.approx({name: many / ATTACK_STEPS * N / FIRST_ROWS for name, many in steps.items()})
 
 
 @pytest.mark.usefixtures("ticking")
 def test_fewer_test_samples_and_a_cascade() -> None:
-    found = costs(settings(samples=100), ("standard", "noise-3"), 64, None)
+    found = estimate_costs(settings(samples=100), ("standard", "noise-3"), 64)
     assert list(found)[1:3] == ["standard: natural", "standard: apgd-ce"]
-    assert found["standard: square"] == pytest.approx(5000 / FEW * 64 / ROWS)
-    assert found["noise-3"] == pytest.approx(64 / ROWS)
+    assert found["standard: square"] == pytest.approx(5000 / ATTACK_STEPS * 64 / FIRST_ROWS)
+    assert found["noise-3"] == pytest.approx(64 / FIRST_ROWS)
     assert found["training"] == pytest.approx(3 * 4)
 
 
 def test_the_order_of_the_real_time() -> None:
     chosen = settings(method="pgd", steps=10, samples=600, epochs=3)
-    seconds = costs(chosen, ("natural",), 10, None)["training"]
+    seconds = estimate_costs(chosen, ("natural",), 10)["training"]
     trainer = Trainer(prepare(chosen))
     trainer.run()
     assert 1 / 8 < seconds / trainer.progress.seconds < 8
@@ -58,11 +58,11 @@ def test_the_order_of_the_real_time() -> None:
 @pytest.mark.parametrize(
     ("run", "message"),
     [
-        (lambda: costs(settings(), ("pdg-20",), None, None), "unknown attack 'pdg-20'"),
-        (lambda: costs(settings(), ("natural",), 398, None), "cannot take 398 of the 397 samples"),
-        (lambda: costs(settings(data="mnist"), ("natural",), None, Path("nowhere")), "mnist"),
+        (lambda: estimate_costs(settings(), ("pdg-20",), None), "unknown attack 'pdg-20'"),
+        (lambda: estimate_costs(settings(), ("natural",), 398), "cannot take 398 of the 397 samples"),
+        (lambda: estimate_costs(settings(data="mnist"), ("natural",), data_dir=Path("nowhere")), "mnist"),
         (
-            lambda: costs(settings(validation=1000), ("natural",), None, None),
+            lambda: estimate_costs(settings(validation=1000), ("natural",), None),
             "at most half of the 1400",
         ),
     ],
@@ -79,4 +79,4 @@ def nothing() -> Iterator[Event]:
 def test_ctrl_c_while_measuring_is_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Trainer, "events", lambda _trainer: nothing())  # asked to stop at once
     with pytest.raises(KeyboardInterrupt):
-        cost._step(prepare(settings(samples=100)))
+        cost._seconds_per_step(prepare(settings(samples=100)))

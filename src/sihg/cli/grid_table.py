@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from sihg.cli.grid_progress import format_duration
 from sihg.cli.terminal_table import drawn
 from sihg.experiments.grid import Grid
+from sihg.experiments.grid_run import GridResult
 from sihg.experiments.grid_summary import MethodSummary
 from sihg.experiments.time_left import schedule_length
 from sihg.parse import Value
@@ -56,9 +57,16 @@ def results_table(grid: Grid, methods: Sequence[MethodSummary]) -> str:
     return "\n".join([drawing, *notes, *describe_departures(compared)])
 
 
-def results_json(grid: Grid, methods: Sequence[MethodSummary]) -> list[Json]:
-    """Return the rows for JSON, with the paper's numbers."""
-    return [
+def results_json(result: GridResult) -> str:
+    """Return the result as JSON, with the paper's numbers."""
+    grid = result.grid
+    header: dict[str, Json] = {
+        "data": next(iter(grid.settings.values())).data,
+        "folder": str(grid.folder),
+        "attacks": list(grid.attacks),
+        "trials": grid.trials,
+    }
+    rows: list[Json] = [
         {
             "method": summary.method,
             "seeds": list(summary.seeds),
@@ -67,8 +75,14 @@ def results_json(grid: Grid, methods: Sequence[MethodSummary]) -> list[Json]:
             "seconds": _numbers(summary.seconds),
             "paper": _paper_json(_settings(grid, summary.method)),
         }
-        for summary in methods
+        for summary in result.methods
     ]
+    footer: dict[str, Json] = {
+        "failed": dict(result.failed),
+        "finished": result.finished,
+        "report": None if result.page is None else str(result.page),
+    }
+    return json.dumps({**header, "methods": rows, **footer}, indent=1, allow_nan=False)
 
 
 def _paper_json(settings: Mapping[str, Value]) -> Json:

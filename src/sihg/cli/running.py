@@ -104,10 +104,8 @@ class TrainingOutput:
 
                 self._bar = self._stack.enter_context(Bar("training", event.steps, "steps"))
             self._bar.update(event.step, f"loss {event.row.loss:.3f}")
-        elif isinstance(event, EpochDone):
-            print(_epoch_line(event.row), file=sys.stderr, flush=True)
-        elif isinstance(event, WarningRaised):
-            print(f"warning: {event.text}", file=sys.stderr, flush=True)
+        elif isinstance(event, EpochDone | WarningRaised):
+            print(event, file=sys.stderr, flush=True)
         for name, logger in self._loggers.items():
             call_user_code("logger", name, logger, event)
 
@@ -122,11 +120,6 @@ def _load_logger(name: str) -> Callable[..., object]:
             name=name,
         )
     return made
-
-
-def _epoch_line(row: MetricsRow) -> str:
-    held_out = "" if row.robust is None else f", held out {_accuracies(row, ' %')} robust"
-    return f"epoch {row.epoch}: loss {row.loss:.3f}{held_out}, {row.seconds:.1f} s, {row.passes:.1f} passes"
 
 
 def print_result(trained: "Trained", folder: "RunFolder", settings: "Settings", *, as_json: bool) -> int:
@@ -158,8 +151,8 @@ def _table(last: MetricsRow, best: MetricsRow | None, settings: "Settings", fold
     return drawn(about, ["method", "epochs", "last %", "best %", "passes", "seconds"], [row])
 
 
-def _accuracies(row: MetricsRow, unit: str = "") -> str:
+def _accuracies(row: MetricsRow) -> str:
     """Return natural and robust accuracy on the held-out set in percent."""
     if row.natural is None or row.robust is None:
         return "-"
-    return f"{100 * row.natural:.1f}{unit} / {100 * row.robust:.1f}{unit}"
+    return f"{100 * row.natural:.1f} / {100 * row.robust:.1f}"

@@ -1,4 +1,4 @@
-"""What a run will cost, from a few measured steps; nothing is left behind."""
+"""Estimate the seconds of a run from a few measured steps; nothing is written to disk."""
 
 import math
 import time
@@ -27,42 +27,68 @@ from sihg.robust.training.preflight import PreparedTraining
 from sihg.robust.training.trainer import Trainer
 from sihg.robust.training.weights import load
 
-STEPS = 5  # measured, after one that warms up
-ENOUGH = 4.0  # seconds after which one measured step will do
-ROWS = 32  # samples attacked to measure, at first
-LONG = 0.2  # seconds of an attack that can be measured
-FEW = 5  # steps of an attack
-COUNTS = ("steps", "queries", "draws")  # whichever an attack has
-NOTHING = 1e-6  # of eps: a ball so small that nothing breaks
+MEASURED_STEPS = 5  # of training, after one that warms up
+MAX_SECONDS = 4.0  # after which one measured step is enough
+FIRST_ROWS = 32  # samples in the first measurement of an attack
+MIN_SECONDS = 0.2  # of an attack, for a reliable measurement
+ATTACK_STEPS = 5  # of a measured attack
+STEP_COUNTS = ("steps", "queries", "draws")  # the setting of an attack that its time is proportional to
+TINY_RADIUS = 1e-6  # times eps: no sample breaks in so small a ball
 
-Costs = dict[str, float]  # seconds by phase: training, then each attack
+Costs = dict[str, float]  # seconds per phase: training, then each attack
 
 
-def costs(settings: Settings, attacks: Sequence[str], samples: int | None, data_dir: Path | None) -> Costs:
-    """The seconds of a run's training and of each attack on its test samples, these at most: as if all held.
+def estimate_costs(
+    settings: Settings,
+    attacks: Sequence[str],
+    samples: int | None = None,
+    *,
+    data_dir: Path | None = None,
+    threads: int = 1,
+) -> Costs:
+    """Estimate the seconds of training and of each attack; an attack's are an upper limit, as if no sample broke.
 
-    What is wrong with the settings, the data or the attacks shows here.
+    Args:
+        settings: The settings of the run.
+        attacks: The attacks on its test samples.
+        samples: How many test samples are attacked; None for all.
+        data_dir: The folder of the data files.
+        threads: The threads to measure with.
+
+    Returns:
+        The seconds of "training", then of each attack.
+
+    Raises:
+        InputError: If the settings, the data or the attacks cannot be used.
     """
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return _measure(settings, attacks, samples, data_dir)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _measure(settings: Settings, attacks: Sequence[str], samples: int | None, data_dir: Path | None) -> Costs:
     prepared = prepare(replace(settings, memory_files=False), data_dir=data_dir)
     check_plans(prepared.model, prepared.train, plan_attacks(attacks, prepared.ball, source=load))
     test = stratified_subset(sources.load(settings.data, data_dir)[1], samples, 0)
-    training = settings.epochs * prepared.steps * _step(prepared)
+    training = settings.epochs * prepared.steps * _seconds_per_step(prepared)
     if prepared.held_out is not None:
         looks = math.ceil(settings.epochs / settings.evaluate_every)
-        watched = _attacked(prepared, ("natural", settings.evaluate_with), len(prepared.held_out), prepared.held_out)
+        watched = _seconds_per_attack(prepared, ("natural", settings.evaluate_with), prepared.held_out)
         training += looks * sum(watched.values())
-    return {"training": training, **_attacked(prepared, attacks, len(test), test)}
+    return {"training": training, **_seconds_per_attack(prepared, attacks, test)}
 
 
-def _step(prepared: PreparedTraining) -> float:
-    """Measure the seconds of one step."""
+def _seconds_per_step(prepared: PreparedTraining) -> float:
     times = [time.perf_counter()]
     trainer = Trainer(prepared)
     with closing(trainer.events()) as events:
         for event in events:
             if isinstance(event, StepDone):
                 times.append(time.perf_counter())
-                if len(times) > STEPS + 1 or times[-1] - times[0] > ENOUGH:
+                if len(times) > MEASURED_STEPS + 1 or times[-1] - times[0] > MAX_SECONDS:
                     break
             elif isinstance(event, EpochDone):
                 times[-1] = time.perf_counter()  # without the evaluation
@@ -73,22 +99,23 @@ def _step(prepared: PreparedTraining) -> float:
     return median(steps[1:] or steps)
 
 
-def _attacked(prepared: PreparedTraining, attacks: Sequence[str], n: int, samples: Samples) -> Costs:
-    """The seconds of each attack on n samples that all hold, from some of them in a ball so small that they do."""
+def _seconds_per_attack(prepared: PreparedTraining, attacks: Sequence[str], samples: Samples) -> Costs:
+    """Return the seconds of each attack on these samples, measured on some of them in a ball in which none breaks."""
     ball = prepared.ball
-    tiny = Ball(NOTHING * ball.eps, ball.norm, ball.bounds)
+    tiny = Ball(TINY_RADIUS * ball.eps, ball.norm, ball.bounds)
     found: Costs = {}
     for name, plan in plan_attacks(attacks, tiny, source=load).items():
         for part, attack in plan.items():
-            short, factor = _shortened(attack)
-            found[name if len(plan) == 1 else f"{name}: {part}"] = factor * n * _a_sample(prepared, short, samples)
+            short, factor = _shorten(attack)
+            seconds = factor * len(samples) * _seconds_per_sample(prepared, short, samples)
+            found[name if len(plan) == 1 else f"{name}: {part}"] = seconds
     return found
 
 
-def _a_sample(prepared: PreparedTraining, attack: Attack, samples: Samples) -> float:
-    """The seconds of an attack on one of many samples: on more and more of them, until that takes long enough."""
+def _seconds_per_sample(prepared: PreparedTraining, attack: Attack, samples: Samples) -> float:
+    """Measure an attack on more and more samples, until that takes long enough; return the seconds per sample."""
     most = min(len(samples), rows_at_once(samples.shape))
-    rows = min(ROWS, most)
+    rows = min(FIRST_ROWS, most)
     while True:
         some = samples.take(slice(rows))
         with torch.no_grad():
@@ -96,15 +123,15 @@ def _a_sample(prepared: PreparedTraining, attack: Attack, samples: Samples) -> f
         begin = time.perf_counter()
         run_attacks(prepared.model, replace(some, y=held), {"attack": {"attack": attack}})
         seconds = time.perf_counter() - begin
-        if seconds > LONG or rows == most:
+        if seconds > MIN_SECONDS or rows == most:
             return seconds / rows
         rows = min(4 * rows, most)
 
 
-def _shortened(attack: Attack) -> tuple[Attack, float]:
-    """An attack of a few steps, and how many times as long the whole one is."""
-    for name in (name for name in COUNTS if hasattr(attack, name)):
+def _shorten(attack: Attack) -> tuple[Attack, float]:
+    """Return the attack with a few steps, and how many times longer the whole attack takes."""
+    for name in (name for name in STEP_COUNTS if hasattr(attack, name)):
         many, restarts = getattr(attack, name), getattr(attack, "restarts", 1)
-        few: Mapping[str, Any] = {name: min(FEW, many), **({"restarts": 1} if restarts > 1 else {})}
+        few: Mapping[str, Any] = {name: min(ATTACK_STEPS, many), **({"restarts": 1} if restarts > 1 else {})}
         return replace(attack, **few), many * restarts / few[name]
     return attack, 1.0

@@ -22,6 +22,12 @@ class EpochDone:
 
     row: MetricsRow
 
+    def __str__(self) -> str:
+        row, held_out = self.row, ""
+        if row.natural is not None and row.robust is not None:
+            held_out = f", held out {100 * row.natural:.1f} % / {100 * row.robust:.1f} % robust"
+        return f"epoch {row.epoch}: loss {row.loss:.3f}{held_out}, {row.seconds:.1f} s, {row.passes:.1f} passes"
+
 
 @dataclass(frozen=True)
 class WarningRaised:
@@ -30,6 +36,9 @@ class WarningRaised:
     kind: str  # stays the same when the text changes
     text: str
     epoch: int
+
+    def __str__(self) -> str:
+        return f"warning: {self.text}"
 
 
 @dataclass(frozen=True)

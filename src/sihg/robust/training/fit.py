@@ -229,6 +229,11 @@ def new_folder(path: str | Path, settings: Settings, *, data_dir: Path | None = 
     """Make the folder of a new run, with its config and environment."""
     folder = RunFolder.create(path)
     folder.write_config(settings.complete().as_dict(), settings.help_texts())
+    write_environment(folder, settings, data_dir)
+    return folder
+
+
+def write_environment(folder: RunFolder, settings: Settings, data_dir: Path | None = None) -> None:
+    """Write versions, hardware, the number of threads and where the data lies."""
     where = data_folder(data_dir).resolve() if settings.data in sources.SOURCES else None
     folder.write_environment(threads=torch.get_num_threads(), data_folder=where)
-    return folder

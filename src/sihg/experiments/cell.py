@@ -1,0 +1,156 @@
+"""Run one cell of a grid: train the run of its config.toml, or resume it, then evaluate it as grid.toml says.
+
+`python -m sihg.experiments.cell FOLDER [DATA_DIR]` is the process of a cell. It writes `Progress` to standard output,
+one JSON object per line, and everything else to standard error. It stops at a safe point when its input ends.
+"""
+
+import _thread
+import os
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TextIO
+
+import msgspec
+import torch
+
+from sihg.errors import SihgError
+from sihg.experiments.launcher import Progress
+from sihg.interrupt import interrupted_at_once
+from sihg.robust.evaluation.evaluate_run import EvaluationRequest, evaluate_run
+from sihg.robust.training.config import read_run_settings
+from sihg.robust.training.events import EpochDone, Event, StepDone, WarningRaised
+from sihg.robust.training.fit import resume_run, write_environment
+from sihg.store.lock import InUseError, locked
+from sihg.store.run_folder import GRID, RunFolder
+from sihg.store.schema import read_grid_config
+
+SECONDS_BETWEEN_LINES = 0.2
+PATIENCE_SECONDS = 600.0  # for a process of an earlier grid that still writes its checkpoint
+
+Report = Callable[[Progress | str], object]  # receives progress, and lines for the log
+
+
+def train_cell(folder: str | Path, *, data_dir: Path | None = None, report: Report = print) -> bool:
+    """Train the run in a folder that has a config.toml, from its newest checkpoint or from the start.
+
+    Args:
+        folder: The folder of the cell.
+        data_dir: The folder of the data files.
+        report: Receives progress, and lines for the log.
+
+    Returns:
+        Whether it came to the last epoch; False after Ctrl-C.
+
+    Raises:
+        InputError: If the folder has no config.toml, or is in use.
+    """
+    run = RunFolder.open(folder)
+    with locked(run.path):
+        if not run.environment.exists():
+            write_environment(run, read_run_settings(run.config), data_dir)
+    has_begun = False
+
+    def on_event(event: Event) -> None:
+        nonlocal has_begun
+        if isinstance(event, StepDone):
+            if not has_begun:
+                report(f"{run.config}: from step {event.step} of {event.steps}")
+                has_begun = True
+            report(Progress("training", event.step, event.steps))
+        elif isinstance(event, EpochDone | WarningRaised):
+            report(str(event))
+
+    return resume_run(folder, data_dir=data_dir, on_event=on_event).finished
+
+
+def evaluate_cell(folder: str | Path, *, data_dir: Path | None = None, report: Report = print) -> None:
+    """Attack the last checkpoint of the run in a folder, from where an earlier attempt was interrupted.
+
+    Args:
+        folder: The folder of the cell, in that of its grid.
+        data_dir: The folder of the data files.
+        report: Receives progress, and lines for the log.
+
+    Raises:
+        InputError: If the folder has no whole checkpoint, or is in use.
+    """
+    run = RunFolder.open(folder)
+    grid = read_grid_config(run.path.parent / GRID)
+    samples = None if grid.test_samples == "all" else grid.test_samples
+    with locked(run.path):
+        report(
+            str(
+                evaluate_run(
+                    run.path,
+                    EvaluationRequest(grid.attacks, samples=samples),
+                    data_dir=data_dir,
+                    progress=lambda attack, done, total: report(Progress(attack, done, total)),
+                )
+            )
+        )
+
+
+def main(folder: Path, data_dir: Path | None = None) -> int:
+    """Run a cell as a process; return its exit code."""
+    stopping = threading.Event()
+    threading.Thread(target=_stop_at_end_of_input, args=(stopping,), daemon=True).start()
+    report = _Reporter(os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8"))
+    os.dup2(2, 1)  # what others print goes to the log
+    warnings.showwarning = lambda message, *_, **__: report(f"warning: {message}")
+    try:
+        with interrupted_at_once():
+            torch.set_num_threads(read_grid_config(folder.parent / GRID).threads)
+            _wait_until_free(folder)
+            if train_cell(folder, data_dir=data_dir, report=report) and not stopping.is_set():
+                evaluate_cell(folder, data_dir=data_dir, report=report)
+                return 0
+    except SihgError as error:
+        report(f"sihg: error: {error}")
+        return 2
+    except KeyboardInterrupt:
+        pass
+    report("stopped")
+    return 130
+
+
+def _stop_at_end_of_input(stopping: threading.Event) -> None:
+    while os.read(0, 1024):
+        pass
+    stopping.set()
+    _thread.interrupt_main()
+
+
+def _wait_until_free(folder: Path) -> None:
+    """Wait for a process of an earlier grid to end; if it does not, training says that the folder is in use."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            with locked(folder):
+                return
+        except InUseError:
+            time.sleep(SECONDS_BETWEEN_LINES)
+
+
+class _Reporter:
+    """Writes progress as JSON, a few lines per second at most, and text to standard error."""
+
+    def __init__(self, out: TextIO) -> None:
+        self.out, self.next_line, self.phase = out, 0.0, ""
+
+    def __call__(self, message: Progress | str) -> None:
+        if isinstance(message, str):
+            sys.stderr.write(f"{message}\n")
+            sys.stderr.flush()
+        elif message.phase != self.phase or message.done == message.total or time.monotonic() >= self.next_line:
+            self.phase, self.next_line = message.phase, time.monotonic() + SECONDS_BETWEEN_LINES
+            with suppress(BrokenPipeError):  # the grid is gone, so the input has ended too
+                self.out.write(msgspec.json.encode(message).decode() + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(*map(Path, sys.argv[1:])))

@@ -1,0 +1,254 @@
+"""Run a grid: check it, estimate its cost, run its cells in processes, summarise them, write the page."""
+
+import sys
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from sihg.errors import InputError, SihgError, UnknownNameError
+from sihg.experiments.grid import Cell, Grid, count_cores
+from sihg.experiments.grid_summary import GridWarning, MethodSummary, collect_warnings, summarise
+from sihg.experiments.launcher import Event, Job, JobEnded, Launcher
+from sihg.experiments.time_left import TimeLeft, schedule_length
+from sihg.parse import parse_names
+from sihg.robust.training import config
+
+DEFAULT_METHODS = ("pgd", "dat", "yopo", "msi-hg")
+DEFAULT_ATTACKS = ("natural", "pgd-20", "pgd-50-10")
+# Settings of a run that a grid sets itself, and by which argument.
+GRID_ARGUMENTS = {"method": "methods", "method.name": "methods", "seed": "trials", "data": "the name of the data set"}
+INTERRUPTED = 130  # exit code
+
+Costs = dict[str, dict[str, float]]  # seconds per phase, by method
+
+
+@dataclass(frozen=True)
+class GridResult:
+    """What a grid came to.
+
+    Args:
+        grid: The grid.
+        methods: The numbers of each method over its finished trials.
+        warnings: The failed checks of the evaluations.
+        failed: Why cells failed, by their names.
+        interrupted: Whether Ctrl-C stopped it; running it again continues.
+        page: The report, if there is one.
+        page_error: Why there is no report.
+    """
+
+    grid: Grid
+    methods: list[MethodSummary]
+    warnings: list[GridWarning]
+    failed: dict[str, str]
+    interrupted: bool = False
+    page: Path | None = None
+    page_error: str = ""
+
+    @property
+    def finished(self) -> bool:
+        """Whether all cells are done."""
+        return not (self.failed or self.interrupted)
+
+
+class GridRun:
+    """A grid that is checked and measured, ready to run.
+
+    Iterate over `events()` to run the cells that are not done; then `result()` summarises all of them.
+    """
+
+    def __init__(self, grid: Grid, *, jobs: int | None = None, data_dir: Path | None = None) -> None:
+        self.grid, self.data_dir = grid, data_dir
+        self.jobs = max(1, count_cores() // grid.threads) if jobs is None else jobs
+        if self.jobs < 1:
+            raise InputError(f"jobs must be >= 1, got {jobs}: leave it out for the number of cores", code="jobs-range")
+        grid.check()
+        self.cells = grid.cells()
+        self.left = [cell for cell in self.cells if cell.record() is None]
+        self.costs: Costs = {}
+        self._ended: dict[str, JobEnded] = {}
+        self._interrupted = False
+
+    def measure(self) -> None:
+        """Measure a few steps of each method that is left; mistakes in settings, data or attacks show here."""
+        from sihg.experiments.cost import estimate_costs
+
+        starting = time.process_time()  # what this process took to get here, the process of a cell takes too
+        for method in dict.fromkeys(cell.method for cell in self.left):
+            settings = self.grid.settings[method]
+            measured = estimate_costs(
+                settings, self.grid.attacks, self.grid.samples, data_dir=self.data_dir, threads=self.grid.threads
+            )
+            self.costs[method] = {"starting": starting, **measured}
+
+    def seconds(self) -> float:
+        """Return the estimated seconds until all cells are done."""
+        return schedule_length([cell.remaining(self.costs[cell.method]) for cell in self.left], self.jobs)
+
+    def time_left(self) -> TimeLeft:
+        """Return an estimate that can be kept up to date with the events."""
+        return TimeLeft({cell.name: self.costs[cell.method] for cell in self.left}, self.jobs)
+
+    def is_done(self, name: str) -> bool:
+        """Return whether the cell with this name is trained and evaluated."""
+        return any(cell.record() is not None for cell in self.cells if cell.name == name)
+
+    def events(self) -> Generator[Event]:
+        """Run the cells that are left, each in its process, and yield what happens. Closing it kills them."""
+        launcher = Launcher(self.jobs)
+        with self.grid.opened(), closing(launcher.run([self._job(cell) for cell in self.left])) as events:
+            for event in events:
+                if isinstance(event, JobEnded):
+                    self._ended[event.name] = event
+                yield event
+        self._interrupted = launcher.interrupted
+
+    def _job(self, cell: Cell) -> Job:
+        command = [sys.executable, "-m", "sihg.experiments.cell", str(cell.folder)]
+        command += [] if self.data_dir is None else [str(self.data_dir)]
+        return Job(cell.name, command, cell.log, prepare=cell.write_config)
+
+    def result(self) -> GridResult:
+        """Summarise the finished cells and write the page."""
+        lost = [self._ended[cell.name] for cell in self.left if cell.name in self._ended and cell.record() is None]
+        failed = {end.name: end.reason for end in lost if not (self._interrupted and end.code == INTERRUPTED)}
+        page, page_error = _write_page(self.grid.folder)
+        summaries, warnings = summarise(self.grid), collect_warnings(self.grid)
+        return GridResult(self.grid, summaries, warnings, failed, self._interrupted, page, page_error)
+
+
+def run_grid(
+    grid: Grid,
+    *,
+    jobs: int | None = None,
+    data_dir: str | Path | None = None,
+    on_event: Callable[[Event], object] | None = None,
+) -> GridResult:
+    """Train and evaluate the cells of a grid that are not done, and summarise all of them.
+
+    Ctrl-C stops at a safe point; the same call continues. Each cell runs in its own process, so a script that calls
+    this at its top level needs no `if __name__ == "__main__"`.
+
+    Args:
+        grid: Methods, seeds, attacks and the folder.
+        jobs: How many cells run at a time (default: as many as there are cores for).
+        data_dir: The folder of the data files (default: as in `sihg data`).
+        on_event: Receives JobStarted, JobProgressed and JobEnded.
+
+    Returns:
+        Mean and deviation per method, warnings, failures, and the path of the report.
+
+    Raises:
+        InputError: If the folder has other runs, or the settings, data or attacks cannot be used.
+
+    Example:
+        >>> run_grid(Grid(Path("runs/none"), {}, trials=1, attacks=("natural",))).finished
+        True
+    """
+    run = GridRun(grid, jobs=jobs, data_dir=None if data_dir is None else Path(data_dir))
+    run.measure()
+    with closing(run.events()) as events:
+        for event in events:
+            if on_event is not None:
+                on_event(event)
+    return run.result()
+
+
+def build_grid(
+    data: str,
+    *,
+    methods: str | Iterable[str] = DEFAULT_METHODS,
+    trials: int = 5,
+    attacks: str | Iterable[str] = DEFAULT_ATTACKS,
+    samples: int | None = None,
+    preset: str | None = None,
+    out: str | Path | None = None,
+    threads: int = 1,
+    settings: Mapping[str, object] | None = None,
+) -> Grid:
+    """Build the grid of `sihg reproduce`: several methods with several seeds on a data set.
+
+    Args:
+        data: The data set.
+        methods: Names of methods.
+        trials: The number of seeds, from 0.
+        attacks: Names of attacks, as in `evaluate`.
+        samples: How many test samples are attacked (default: all).
+        preset: The settings to begin with (default: the preset of the data set).
+        out: The folder of the runs (default: runs/reproduce-PRESET).
+        threads: The threads of each cell.
+        settings: Settings of the runs by name; each goes to the methods that have it.
+
+    Returns:
+        The grid, ready for `run_grid`.
+
+    Raises:
+        InputError: If a name is unknown or a number is out of range.
+
+    Example:
+        >>> grid = build_grid("digits", methods="pgd,msi-hg", trials=3, settings={"epochs": 8, "tau": "1/16"})
+        >>> len(grid.cells()), grid.settings["msi-hg"].epochs
+        (6, 8)
+    """
+    given = settings or {}
+    for name in given:
+        if name in GRID_ARGUMENTS:
+            raise InputError(
+                f"{name} is set by {GRID_ARGUMENTS[name]} in a grid: leave it out",
+                code="setting-of-the-grid",
+                setting=name,
+            )
+    with_preset = [name for name, table in config.read_presets().items() if table["data"] == name]
+    if preset is None and data not in with_preset:
+        raise UnknownNameError("data set", data, with_preset)
+    for name, value in (("trials", trials), ("samples", samples), ("threads", threads)):
+        if value is not None and value < 1:
+            raise InputError(f"{name} must be >= 1, got {value}: give 1 or more", code=f"{name}-range", **{name: value})
+    base = preset or data
+    names = _names(methods, "methods", "pgd,dat")
+    chosen = {name: config.read_preset(base, name).with_values({"data": data}) for name in names}
+    return Grid(
+        folder=Path("runs") / f"reproduce-{base}" if out is None else Path(out),
+        settings={name: run.with_values(_settings_of(name, list(chosen), given)) for name, run in chosen.items()},
+        trials=trials,
+        attacks=tuple(_names(attacks, "attacks", "natural,pgd-20")),
+        samples=samples,
+        threads=threads,
+    )
+
+
+def _names(text: str | Iterable[str], what: str, example: str) -> list[str]:
+    if not (names := parse_names(text)):
+        raise InputError(f"{what} is empty: give at least one, such as {example}", code=f"no-{what}")
+    return names
+
+
+def _settings_of(method: str, methods: list[str], given: Mapping[str, object]) -> dict[str, object]:
+    """Return the given settings that a method has; one that no method has is refused."""
+    for name in given:
+        if not any(_has(other, name) for other in methods):
+            config.resolve_name(name, method)  # raises the error that says why
+    return {name: value for name, value in given.items() if _has(method, name)}
+
+
+def _has(method: str, setting: str) -> bool:
+    try:
+        config.resolve_name(setting, method)
+    except InputError:
+        return False
+    return True
+
+
+def _write_page(folder: Path) -> tuple[Path | None, str]:
+    """Write the report of the runs; return its path, or why there is none."""
+    from sihg.report.read.runs import run_folders
+    from sihg.report.training_report import report_training
+
+    if not run_folders(folder):
+        return None, ""
+    try:
+        report_training(folder)
+    except SihgError as error:
+        return None, str(error)
+    return folder / "index.html", ""
