@@ -2,6 +2,7 @@
 
 import errno
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -62,6 +63,12 @@ def test_a_second_process_is_refused_and_kill_9_frees_the_lock(tmp_path: Path) -
         process.wait()
         with locked(tmp_path):
             assert (tmp_path / ".lock").read_text().startswith(f"{os.getpid()} on ")
+
+
+def test_the_name_of_a_killed_holder_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / ".lock").write_text("12345 on a-machine-with-a-very-long-name.of-some-cluster.example.org" * 3)
+    with locked(tmp_path):
+        assert (tmp_path / ".lock").read_text() == f"{os.getpid()} on {platform.node()}"
 
 
 def test_our_lock_keeps_another_process_out_and_is_freed_by_an_error(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from sihg.errors import InputError
 from sihg.store.lock import locked
-from sihg.store.run_folder import RunFolder
+from sihg.store.run_folder import OUTPUT, RunFolder
 from sihg.store.schema import Environment
 from tests.refused import refused
 
@@ -89,8 +89,9 @@ def test_overwrite_refuses_a_run_in_use(tmp_path: Path) -> None:
     assert (path / "metrics.csv").exists()
 
 
-def test_a_folder_with_only_a_lock_or_a_half_config_is_new(tmp_path: Path) -> None:
+def test_a_folder_with_only_a_lock_its_output_or_a_half_config_is_new(tmp_path: Path) -> None:
     (tmp_path / ".lock").touch()
+    (tmp_path / OUTPUT).write_text("epoch 1")
     (tmp_path / ".config.toml.x1y2").write_text("eps =")
     assert RunFolder.create(tmp_path).path == tmp_path
 

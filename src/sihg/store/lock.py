@@ -36,7 +36,7 @@ def locked(folder: str | Path) -> Iterator[None]:
     from filelock import FileLock, Timeout  # takes 30 ms
 
     path = Path(folder) / LOCK_NAME
-    lock = FileLock(path, timeout=0, preserve_lock_file=True, fallback_to_soft=False, on_acquired=_write_holder)
+    lock = FileLock(path, timeout=0, preserve_lock_file=True, on_acquired=_write_holder)
     try:
         path.parent.stat()  # FileLock would make a missing folder
         lock.acquire()

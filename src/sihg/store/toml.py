@@ -95,11 +95,10 @@ def _value(value: object, name: str) -> object:
 def _add_comments(text: str, comments: Mapping[str, str]) -> str:
     lines, table = [], ""
     for line in text.splitlines():
-        key = line.partition(" = ")[0]
-        if line.startswith("["):
-            table, key = f"{line.strip('[]')}.", line.strip("[]")
-        elif not line.startswith(" "):  # items of a list are indented
-            key = table + key
+        key = table + line.partition(" = ")[0]
+        if line.startswith("["):  # a table; lists in lists are indented
+            key = line.strip("[]")
+            table = f"{key}."
         lines += [f"# {part}" for part in comments[key].splitlines()] if key in comments else []
         lines.append(line)
     return "\n".join(lines) + "\n"
