@@ -7,15 +7,14 @@ cyclopts 38, tyro 39, torch 625). Only the module of the command that is asked f
 
 import argparse
 import os
-import re
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any
 
 from sihg import __version__
-from sihg.errors import InputError, SihgError, UnknownNameError
+from sihg.cli.command_parser import CommandParser
+from sihg.errors import SihgError, UnknownNameError
 
 COMMANDS = {  # each is a module of this package
     "train": "train a model that withstands attacks",
@@ -29,41 +28,6 @@ COMMANDS = {  # each is a module of this package
     "solve": "solve a minimax problem by one or more methods",
 }
 SHELLS = ("bash", "zsh", "tcsh")
-
-
-class CommandParser(argparse.ArgumentParser):
-    """An argument parser that raises InputError, and suggests the flag that was probably meant."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._negative_number_matcher = re.compile(r"-\.?\d")  # -1/2 and -1,1 are values, too
-
-    def error(self, message: str) -> NoReturn:
-        """Raise the error that argparse has found."""
-        found = re.fullmatch(r"argument ([^:/]+)[^:]*: (.*)", message)
-        if found and found[2] == "expected one argument":
-            message = f"{found[1]} needs a value"
-        elif found:
-            message = f"{found[1]}: {found[2]}"
-        raise InputError(f"{message} (see `{self.prog} --help`)", code="usage")
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse, and raise InputError for a word that is not known."""
-        parsed, unknown = super().parse_known_args(args, namespace)
-        if unknown:
-            raise self._unknown(unknown[0].partition("=")[0])
-        return parsed, unknown
-
-    def _unknown(self, word: str) -> InputError:
-        known = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
-        near = get_close_matches(word, known, n=1, cutoff=0.75)
-        if "--set" in known and "." in word:
-            hint = f"give it as --set {word.lstrip('-')}=VALUE"
-        elif near:
-            hint = f"did you mean {near[0]}?"
-        else:
-            hint = f"`{self.prog} --help` lists all"
-        return InputError(f"unknown argument {word!r}: {hint}", code="unknown-argument", argument=word)
 
 
 class PrintCompletion(argparse.Action):

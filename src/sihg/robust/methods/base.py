@@ -124,7 +124,10 @@ def log(loss: Tensor, logits: Tensor, y: Tensor, passes: float) -> Log:
 
 @dataclass(kw_only=True)
 class AdversarialMethod(AdversarialSettings, Method):
-    """Base of the methods that train against a ball around each sample."""
+    """Base of the methods that train against a ball around each sample.
+
+    A method names it before its settings: `class PGDAT(AdversarialMethod, PGDSettings)`.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()

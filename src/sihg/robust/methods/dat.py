@@ -13,7 +13,7 @@ from sihg.robust.threat import Feasible, L2Set, LinfSet
 
 
 @dataclass(kw_only=True)
-class DAT(DATSettings, AdversarialMethod):
+class DAT(AdversarialMethod, DATSettings):
     """PGD AT in which a sample stops once its attack is strong enough for this epoch.
 
     Strength is measured by the first-order stationary condition FOSC, which is 0 at a maximiser. The threshold falls

@@ -11,7 +11,7 @@ from sihg.robust.methods.settings import FastSettings
 
 
 @dataclass(kw_only=True)
-class FastAT(FastSettings, AdversarialMethod):
+class FastAT(AdversarialMethod, FastSettings):
     """One step of 1.25 eps from a random start, then train there."""
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:

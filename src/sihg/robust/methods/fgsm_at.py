@@ -12,7 +12,7 @@ from sihg.robust.methods.settings import FGSMSettings
 
 
 @dataclass(kw_only=True)
-class FGSMAT(FGSMSettings, AdversarialMethod):
+class FGSMAT(AdversarialMethod, FGSMSettings):
     """One step of length eps from zero, then train there. Known to overfit catastrophically."""
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:

@@ -14,7 +14,7 @@ from sihg.robust.methods.settings import FreeSettings
 
 
 @dataclass(kw_only=True)
-class FreeAT(FreeSettings, AdversarialMethod):
+class FreeAT(AdversarialMethod, FreeSettings):
     """Replay each batch m times; one backward pass serves both delta and the weights.
 
     delta belongs to a row of the batch and stays there for the next batch. An epoch costs m passes, so train for 1/m

@@ -17,7 +17,7 @@ from sihg.robust.methods.settings import IBPSettings
 
 
 @dataclass(kw_only=True)
-class IBP(IBPSettings, AdversarialMethod):
+class IBP(AdversarialMethod, IBPSettings):
     """Train on the samples and, for a share of the loss, on the interval bounds of the ball.
 
     The robustness that it learns can be proven: see the `certified` row of an evaluation. The share grows with the

@@ -29,7 +29,7 @@ from sihg.store.schema import MEMORY_COLUMNS
 
 
 @dataclass(kw_only=True)
-class MSIHG(MSIHGSettings, AdversarialMethod):
+class MSIHG(AdversarialMethod, MSIHGSettings):
     r"""Keep a perturbation for each sample; search near it, train there, step along the hybrid gradient.
 
     .. math:: \delta_i^+ = \arg\max_{\delta \in B_i,\ \|\delta - \delta_i\| \le \tau} \phi_i(w, \delta), \qquad

@@ -11,7 +11,7 @@ from sihg.robust.methods.settings import PGDSettings
 
 
 @dataclass(kw_only=True)
-class PGDAT(PGDSettings, AdversarialMethod):
+class PGDAT(AdversarialMethod, PGDSettings):
     """T ascent steps of 2.5 eps / T from a random start, then train there."""
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:

@@ -13,7 +13,7 @@ from sihg.robust.methods.settings import TRADESSettings
 
 
 @dataclass(kw_only=True)
-class TRADES(TRADESSettings, AdversarialMethod):
+class TRADES(AdversarialMethod, TRADESSettings):
     """Minimise the loss at the sample plus beta KL(clean || attacked); the attack maximises that divergence.
 
     The attack runs in evaluation mode and computes the clean logits once; the training pass differentiates both.

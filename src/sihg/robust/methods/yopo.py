@@ -13,7 +13,7 @@ from sihg.robust.models import split_stem
 
 
 @dataclass(kw_only=True)
-class YOPO(YOPOSettings, AdversarialMethod):
+class YOPO(AdversarialMethod, YOPOSettings):
     """Split the network as body(stem(x)); repeat M times: one full pass, then N ascent steps through the stem.
 
     The full pass gives the body's gradient and the adjoint p at the stem's output. The ascent steps maximise
