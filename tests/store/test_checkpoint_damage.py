@@ -134,6 +134,15 @@ def test_a_right_sum_of_other_bytes_than_safetensors_is_refused(tmp_path: Path) 
     assert problem.startswith("model.safetensors is not safetensors (")
 
 
+def test_damage_to_tensors_that_nobody_asked_for_does_not_matter(tmp_path: Path) -> None:
+    path = write(tmp_path, 1)
+    (path / "memory.safetensors").write_bytes(b"")
+    for found in (read_checkpoint(path, ["model"]), newest_checkpoint(tmp_path, "last", ["model"])[0]):
+        assert same(found.tensors, {"model": tensors(1)["model"]})
+    with refused("checkpoint-damaged"):
+        read_checkpoint(path, ["memory"])
+
+
 def test_links_out_of_the_checkpoint_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path, 1)
     shutil.move(path / "model.safetensors", tmp_path / "elsewhere")
