@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sihg.store.environment import describe_environment
-from sihg.store.files import make_folder, read_json, write_arrays, write_bytes, write_text
+from sihg.store.files import make_folder, write_arrays, write_bytes, write_text
 from tests.refused import refused
 from tests.store.disk_calls import record_disk_calls
 
@@ -99,20 +99,6 @@ def test_a_place_below_a_file_is_refused(tmp_path: Path) -> None:
         make_folder(file)
     make_folder(tmp_path / "new" / "folder")
     assert names(tmp_path / "new" / "folder") == []
-
-
-def test_json_that_cannot_be_read_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    with refused("cannot-read-json", path=path):
-        read_json(path)
-    for text, code in (("{", "cannot-read-json"), ("\udc80", "cannot-read-json"), ("[1]", "not-a-json-object")):
-        path.write_text(text, encoding="utf-8", errors="surrogateescape")
-        with refused(code, path=path):
-            read_json(path)
-        with pytest.raises(ValueError, match=r"evaluate again$"):
-            read_json(path, "evaluate again")
-    path.write_text('{"a": 1}')
-    assert read_json(path) == {"a": 1}
 
 
 def test_environment_names_versions_and_hardware() -> None:

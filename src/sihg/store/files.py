@@ -1,13 +1,12 @@
-"""Write files that are either whole or absent, and read JSON."""
+"""Write files that are either whole or absent."""
 
-import json
 import os
 import secrets
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 from sihg.errors import InputError
 
@@ -130,15 +129,3 @@ def make_folder(path: Path) -> None:
             code="cannot-write-folder",
             path=path,
         ) from error
-
-
-def read_json(path: Path, remedy: str = "repair or remove it") -> dict[str, Any]:
-    """Read a JSON object, or raise an InputError that ends with `remedy`."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise InputError(f"cannot read {path} ({why}): {remedy}", code="cannot-read-json", path=path) from error
-    if not isinstance(content, dict):
-        raise InputError(f"{path} does not hold a JSON object: {remedy}", code="not-a-json-object", path=path)
-    return content

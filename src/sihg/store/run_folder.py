@@ -5,14 +5,14 @@ import shutil
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from sihg.errors import InputError
 from sihg.store.environment import describe_environment
 from sihg.store.files import write_text
 from sihg.store.lock import LOCK_NAME, locked
 from sihg.store.schema import Environment, read_record, write_record
-from sihg.store.toml import from_toml, to_toml
+from sihg.store.toml import to_toml
 
 GRID = "grid.toml"  # the settings of a folder of runs that `sihg reproduce` made
 OUTPUT = "output.log"  # what a grid's process prints; exists before the run does
@@ -27,8 +27,8 @@ class RunFolder:
     Example:
         >>> folder = RunFolder.create("runs/first")
         >>> folder.write_config({"method": {"name": "pgd", "eps": 0.1}})
-        >>> RunFolder.open("runs/first").read_config()
-        {'method': {'name': 'pgd', 'eps': 0.1}}
+        >>> RunFolder.open("runs/first").config.name
+        'config.toml'
     """
 
     # What a run writes. config.toml is removed last, so that a removal cut short can be repeated.
@@ -78,13 +78,9 @@ class RunFolder:
             )
         return folder
 
-    def write_config(self, settings: Mapping[str, Any], comments: Mapping[str, str] | None = None) -> None:
+    def write_config(self, settings: Mapping[str, object], comments: Mapping[str, str] | None = None) -> None:
         """Write the settings. This is the first file of a run: it makes the folder a run folder."""
         write_text(self.config, to_toml(settings, comments))
-
-    def read_config(self) -> dict[str, Any]:
-        """Read the settings."""
-        return from_toml(self.config)
 
     def write_environment(self, *, threads: int, data_folder: Path | None = None) -> None:
         """Write versions, hardware, the number of threads and where the data lies."""

@@ -20,7 +20,7 @@ from sihg.robust.training.fit import fit, prepare
 from sihg.robust.training.trainer import Trainer
 from sihg.robust.training.weights import CheckpointWarning, load
 from sihg.store.lock import locked
-from sihg.store.run_folder import RunFolder
+from sihg.store.toml import from_toml
 from tests.refused import refused
 from tests.robust.small import digits, settings
 
@@ -111,7 +111,7 @@ def test_settings_reach_the_run(tmp_path: Path) -> None:
         schedule="cosine",
         validation=10,
     )
-    saved = Settings().with_values(RunFolder.open(tmp_path / "run").read_config())
+    saved = Settings().with_values(from_toml(tmp_path / "run" / "config.toml"))
     assert saved.method == Choice("pgd", {"steps": 3, "ramp": 0.5, "statistics": "batch"})
     assert (saved.optimizer.name, saved.optimizer.options["lr"], saved.theta) == ("adamw", 0.01, 0.0)
     assert (saved.schedule.name, saved.validation, saved.batch_size) == ("cosine", 10, 40)
