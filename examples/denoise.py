@@ -6,11 +6,10 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from sihg.minimax import solve, zoo
-from sihg.minimax._images import phantom
 
 
 def main(out: str) -> None:
-    noisy = phantom(128)
+    noisy = zoo.phantom(128)
     result = solve(zoo.get("tv-denoising", image=noisy, weight=0.12).problem, "ssi-hg", iterations=600, tolerance=1e-2)
     assert isinstance(result.w, Tensor)
     print(result.stopped)

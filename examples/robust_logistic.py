@@ -1,4 +1,4 @@
-"""Logistic regression that holds under Linf perturbations, by SSI-HG, against the known answer."""
+"""Logistic regression that is robust against Linf perturbations: three methods and the known solution."""
 
 from sihg.minimax import measure, solve, zoo
 
@@ -10,7 +10,7 @@ def main() -> None:
         result = solve(benchmark.problem, method, iterations=1500, record_every=None)
         apart = measure.distance(benchmark.problem, result.w, result.delta, *benchmark.solution)
         gradients = result.state.w_gradients + result.state.delta_gradients
-        print(f"{method:14} {gradients:7} block gradients, {apart:.1e} from the answer")
+        print(f"{method:14} {gradients:7} block gradients, {apart:.1e} from the solution")
 
 
 if __name__ == "__main__":

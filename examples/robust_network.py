@@ -1,8 +1,8 @@
 """Adversarial training as the minimax problem of the theorems: DSI-HG on all digits at once, with theta 0 and 1.
 
-The network is smooth, every gradient is of all samples, the ascent step is implicit, as Corollary 3 has it; its weak
-MVI is not known to hold here, and the step sizes are by local estimates of the constants. Prints the least squared
-saddle norm of the iterates recorded up to K, and the rate K^-r of it over the last decade. Takes about ten minutes.
+As in Corollary 3, the network is smooth, every gradient uses all samples, and the ascent step is implicit. Whether its
+weak MVI holds is not known; the step sizes come from local estimates of the constants. The script prints the smallest
+squared saddle norm up to iteration K, and its rate K^-r over the last decade. It takes about ten minutes.
 """
 
 import argparse
@@ -19,7 +19,7 @@ EPS, HIDDEN = 0.1, 16
 
 
 def problem() -> Problem:
-    """A tanh network on digits; `sihg solve examples/robust_network.py:problem` takes it too."""
+    """Build a tanh network on digits; `sihg solve examples/robust_network.py:problem` solves it too."""
     train, _ = data.load("digits")
     x, y = train.floats().flatten(1).double(), train.y
     draw = torch.Generator().manual_seed(0)
@@ -37,7 +37,7 @@ def problem() -> Problem:
 
 
 def least(result: Result) -> list[tuple[int, float]]:
-    """The iterations recorded, and the least squared saddle norm up to each."""
+    """Return each recorded iteration with the smallest squared saddle norm up to it."""
     so_far, rows = math.inf, []
     for k, norm in zip(result.history["iteration"], result.history["saddle_norm_squared"], strict=True):
         so_far = min(so_far, norm)
@@ -46,7 +46,7 @@ def least(result: Result) -> list[tuple[int, float]]:
 
 
 def rate(rows: list[tuple[int, float]]) -> float:
-    """r of the least-squares line log norm = c - r log K over the last decade of K."""
+    """Fit log norm = c - r log K over the last decade of K; return r."""
     last = [(math.log(k), math.log(norm)) for k, norm in rows if k >= rows[-1][0] / 10 and k]
     k, norm = torch.tensor(last, dtype=torch.float64).T
     return -float(((k - k.mean()) * (norm - norm.mean())).sum() / (k - k.mean()).square().sum())

@@ -13,7 +13,8 @@ from sihg.core.draw import generator
 from sihg.core.prox import Box, Convex, LinfBall, Simplex, SquaredL2
 from sihg.errors import InputError, UnknownNameError
 from sihg.minimax._coupling import Gradients
-from sihg.minimax._images import difference, phantom
+from sihg.minimax._images import difference
+from sihg.minimax._images import phantom as phantom
 from sihg.minimax._layout import Blocks, Weights
 from sihg.minimax.constants import Constants
 from sihg.minimax.problem import Problem
