@@ -53,22 +53,13 @@ def run(args: argparse.Namespace) -> int:
     if args.watch is not None:
         return _watch(args.folders, args.watch)
     from sihg.report import report
-    from sihg.report.read.runs import result_kind
 
-    kinds = [result_kind(folder) for folder in args.folders]  # refuse before anything is written
-    for folder in args.folders:
-        _print_paths(report(folder))
+    print(*report(args.folders), sep="\n")
     if args.tensorboard:
         from sihg.report.tensorboard import write_events
 
-        for folder in (folder for folder, kind in zip(args.folders, kinds, strict=True) if kind == "runs"):
-            _print_paths(write_events(folder))
+        print(*(file for folder in args.folders for file in write_events(folder)), sep="\n")
     return 0
-
-
-def _print_paths(paths: list[Path]) -> None:
-    for path in paths:
-        print(path)
 
 
 def _watch(folders: list[Path], seconds: float) -> int:

@@ -12,18 +12,19 @@ if TYPE_CHECKING:
 __all__ = ["compare", "report"]
 
 
-def report(folder: str | Path, *, refresh: float | None = None) -> list[Path]:
-    """Write figures, tables and index.html into a folder of results.
+def report(folders: str | Path | Sequence[str | Path]) -> list[Path]:
+    """Write figures, tables and index.html into each folder of results.
 
     Args:
-        folder: The folder of a training run, of several runs, of a solve, or of evaluations (`Evaluation.save`).
-        refresh: Seconds after which a browser loads the page of training runs again; None for never.
+        folders: A folder, or several: of a training run, of several runs, of a solve, or of evaluations
+            (`Evaluation.save`).
 
     Returns:
         The files written.
 
     Raises:
-        InputError: The folder has no results, or a file in it is damaged.
+        InputError: A folder has no results, or a file in it is damaged. Folders without results are refused before
+            anything is written.
 
     Example:
         >>> report("nowhere")
@@ -32,8 +33,12 @@ def report(folder: str | Path, *, refresh: float | None = None) -> list[Path]:
     """
     from sihg.report.read.runs import result_kind
 
-    folder = Path(folder)
-    kind = result_kind(folder)
+    paths = _paths(folders)
+    kinds = [result_kind(path) for path in paths]
+    return [file for path, kind in zip(paths, kinds, strict=True) for file in _report(path, kind)]
+
+
+def _report(folder: Path, kind: str) -> list[Path]:
     if kind == "solve":
         from sihg.report.solve_report import report_solve
 
@@ -44,7 +49,7 @@ def report(folder: str | Path, *, refresh: float | None = None) -> list[Path]:
         return report_evaluations(folder)
     from sihg.report.training_report import report_training
 
-    return report_training(folder, refresh=refresh)
+    return report_training(folder)
 
 
 def compare(runs: str | Path | Sequence[str | Path], out: str | Path | None = None) -> "Comparison":
@@ -68,7 +73,7 @@ def compare(runs: str | Path | Sequence[str | Path], out: str | Path | None = No
     from sihg.report.read.runs import read_runs
     from sihg.report.tables.run_comparison import compare_runs
 
-    folders = [Path(path) for path in ([runs] if isinstance(runs, str | Path) else runs)]
+    folders = _paths(runs)
     if out is not None and Path(out).is_file():
         raise InputError(f"{out} is a file: give a folder to write to", code="out-is-a-file", out=out)
     comparison = compare_runs(read_runs(folders))
@@ -77,3 +82,7 @@ def compare(runs: str | Path | Sequence[str | Path], out: str | Path | None = No
 
         report_training(folders, Path(out))
     return comparison
+
+
+def _paths(folders: str | Path | Sequence[str | Path]) -> list[Path]:
+    return [Path(folders)] if isinstance(folders, str | Path) else [Path(folder) for folder in folders]

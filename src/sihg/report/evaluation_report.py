@@ -5,14 +5,7 @@ from pathlib import Path
 
 from sihg.report.figures.examples import gallery_figure
 from sihg.report.figures.radius import record_curves
-from sihg.report.page.html import (
-    environment_texts,
-    evaluation_notes,
-    figure_parts,
-    page_table,
-    page_warnings,
-    render,
-)
+from sihg.report.page.html import environment_texts, evaluation_notes, figure_parts, page_table, page_warnings, render
 from sihg.report.read.evaluations import AnyRecord, Evaluation, collect_evaluations, read_gallery, read_records
 from sihg.report.read.palette import looks
 from sihg.report.read.runs import folder_name
@@ -41,11 +34,11 @@ def report_evaluations(folder: Path) -> list[Path]:
         kicker="sihg, evaluations",
         about="Accuracy of models on unchanged samples and under attack within the ball.",
         facts=_facts(records),
-        warnings=page_warnings((folder_name(folder), remark) for remark in found.remarks),
+        warnings=page_warnings([(folder_name(folder), remark) for remark in found.remarks]),
         evaluations=page_table(table, "Accuracy under every attack", [colours[str(row[0])] for row in table.rows]),
         result_notes=evaluation_notes(found.attacks),
         figure_parts=figure_parts(figures, PARTS),
-        environment=environment_texts(record.environment for record in records.values()),
+        environment=environment_texts([record.environment for record in records.values()]),
     )
     return [
         *(path for figure in figures for path in (figure.svg, figure.other)),

@@ -1,14 +1,17 @@
 """Report on the folder of a `sihg solve`: figures, tables and one HTML page."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from sihg.report.figures.convergence import convergence
 from sihg.report.figures.phase_plane import trajectories
 from sihg.report.figures.style import figure_style, save_figure
-from sihg.report.page.html import DrawnFigure
-from sihg.report.page.solve_page import solve_page
+from sihg.report.page.html import DrawnFigure, environment_texts, figure_parts, page_table, page_warnings, render
+from sihg.report.read.evaluations import Remark
+from sihg.report.read.palette import look
+from sihg.report.read.runs import setting_text
 from sihg.report.read.solves import MethodRun, Solved, read_solved
-from sihg.report.tables.table import Cell, Column, Table, as_csv, as_markdown
+from sihg.report.tables.table import Cell, Column, Table, as_csv, as_markdown, cell_text, count
 from sihg.store.files import write_text
 
 CONVERGENCE = (
@@ -18,6 +21,13 @@ CONVERGENCE = (
 )
 COST = "The same over the cost: gradients of single blocks, in w and δ together."
 TRAJECTORIES = "The paths of the methods, over the field (\N{MINUS SIGN}∇φ in w, +∇φ in δ) of plain descent-ascent."
+
+RESULTS = (
+    *("method", "iterations", "w_gradients", "delta_gradients", "seconds", "saddle_norm_squared"),
+    *("mean_saddle_norm_squared", "guarantee", "distance"),
+)
+STEPS = ("method", "sigma", "tau", "theta", "source", "stopped")
+MAY_DIVERGE = ("saddle_norm_squared", "mean_saddle_norm_squared")
 
 
 def report_solve(folder: Path) -> list[Path]:
@@ -41,7 +51,7 @@ def report_solve(folder: Path) -> list[Path]:
         *(path for figure in figures for path in (figure.svg, figure.other)),
         write_text(folder / "table.csv", as_csv(table)),
         write_text(folder / "table.md", as_markdown(table)),
-        write_text(folder / "index.html", solve_page(solved, table, figures)),
+        write_text(folder / "index.html", _page(solved, table, figures)),
     ]
 
 
@@ -74,3 +84,43 @@ def _cell(run: MethodRun, key: str) -> Cell:
         return run.mean
     cell: Cell = getattr(run if key == "guarantee" else run.row, key)
     return cell
+
+
+def _page(solved: Solved, table: Table, figures: Sequence[DrawnFigure]) -> str:
+    summary = solved.summary
+    colours = [look(run.row.method).colour for run in solved.methods]
+    results, steps = table.part(*RESULTS), table.part(*STEPS)
+    return render(
+        "solve.html",
+        title=summary.problem,
+        kicker="sihg solve",
+        about=summary.about,
+        facts=[
+            count(summary.n, "block", "blocks"),
+            count(summary.dimension_w, "number in w", "numbers in w"),
+            f"{summary.dimension_delta:,} in δ",
+            count(summary.iterations, "iteration planned", "iterations planned"),
+            f"seed {summary.seed}",
+        ],
+        warnings=page_warnings([(run.row.method, Remark(text)) for run in solved.methods for text in run.row.warnings]),
+        results=page_table(results, "What every method reached, and what it cost", colours, _texts(results)),
+        figure_parts=figure_parts(figures, {"": ("", [], "")}),
+        steps=page_table(
+            steps, "The step sizes, where they come from, and why the method stopped", colours, _texts(steps)
+        ),
+        options={name: setting_text(value) for name, value in summary.options.items()},
+        environment=environment_texts([summary.environment]),
+        command=summary.command,
+    )
+
+
+def _texts(table: Table) -> Table:
+    """Write the cells for reading; a missing ||F||^2 was not finite."""
+    rows = [
+        [
+            "not finite" if cell is None and column.key in MAY_DIVERGE else cell_text(cell)
+            for cell, column in zip(row, table.columns, strict=True)
+        ]
+        for row in table.rows
+    ]
+    return Table(table.columns, rows)

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, log10
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.typing import LineStyleType
 from numpy.typing import NDArray
 
 from sihg.report.figures.style import QUIET, CurveName, fit_text, name_curves, number_log_axis
@@ -23,8 +24,6 @@ GROWTH = 1e4  # a curve that ends this many times above the start has diverged
 WIDTH, HEIGHT = 5.2, 6.2
 LEFT, BOTTOM, RIGHT, TOP, BETWEEN = 0.64, 1.05, 1.24, 0.72, 0.4  # margins in inches
 DASHES = (0, (5, 3))
-THICK: dict[str, Any] = {"linewidth": 2.2}
-FINE: dict[str, Any] = {"linewidth": 0.9, "alpha": 0.8}
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +86,7 @@ def _panel(axes: Axes, tracks: Sequence[Track], thick: bool) -> set[str]:
     axes.set_ylim(*_range(tracks, axes.get_xlim()[1] if thick else None))
     for order, track in enumerate(reversed(tracks)):
         place = (len(tracks) - 1 - order + 0.5) / len(tracks)
-        _draw(axes, track, place, zorder=2 + order / 100, **(THICK if thick else FINE))
+        _draw(axes, track, place, 2 + order / 100, thick)
         if track.bound is not None and track.bound[-1] < axes.get_ylim()[1]:
             used.add("bound")
     if thick and (slope := _guide(tracks)):
@@ -138,12 +137,13 @@ def _guide(tracks: Sequence[Track]) -> float | None:
     return min((float(t.y[-1] * t.x[-1]) / 3 for t in tracks if len(t.y) and 0 < t.y[-1] < inf), default=None)
 
 
-def _draw(axes: Axes, track: Track, place: float, zorder: float, **line: Any) -> None:
+def _draw(axes: Axes, track: Track, place: float, zorder: float, thick: bool) -> None:
     """Draw the line and a few markers at places of its own, so that equal curves can be told apart."""
     colour, marker = look(track.run.row.method)
     kept = thin_curve(track.x, track.y)
     finite = np.where(np.isfinite(track.y), track.y, np.nan)
-    axes.plot(track.x[kept], finite[kept], color=colour, zorder=zorder, **line)
+    (line,) = axes.plot(track.x[kept], finite[kept], color=colour, zorder=zorder)
+    line.set(linewidth=2.2 if thick else 0.9, alpha=None if thick else 0.8)
     if track.bound is not None:
         kept = thin_curve(track.x, track.bound)
         axes.plot(track.x[kept], track.bound[kept], color=colour, linewidth=1.4, linestyle=":", zorder=zorder)
@@ -182,7 +182,7 @@ def _crossing(track: Track, first: int, edge: float) -> float:
 
 
 def _legend(figure: Figure, used: set[str]) -> None:
-    def line(label: str, width: float, style: Any) -> Line2D:
+    def line(label: str, width: float, style: LineStyleType) -> Line2D:
         return Line2D([], [], color=QUIET, linewidth=width, linestyle=style, label=label)
 
     def mark(label: str, marker: str) -> Line2D:

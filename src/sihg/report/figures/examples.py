@@ -1,11 +1,12 @@
 """Draw one sample per class, the perturbation that an attack found, and the attacked sample."""
 
-from typing import Any
+from typing import Literal
 
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from sihg.report.figures.style import INK, QUIET, fit_text
 from sihg.report.read.evaluations import Floats, Gallery, read_gallery
@@ -39,7 +40,7 @@ def gallery_figure(gallery: Gallery) -> Figure:
         middle, lines = left + side / 2, [top - tall - TEXT / 2, top - 3 * tall - 1.5 * TEXT]
         feet = [top - tall, top - 2 * tall - TEXT, top - 3 * tall - TEXT]
         label, before, after = (int(labels[i]) for labels in (gallery.label, gallery.before, gallery.after))
-        _write(axes, middle, top + TEXT / 2, _class_name(gallery, label), weight="bold")
+        _write(axes, middle, top + TEXT / 2, _class_name(gallery, label)).set_fontweight("bold")
         pictures = (gallery.clean[i], _tinted(gallery, i), gallery.adversarial[i])
         for part, (picture, foot) in enumerate(zip(pictures, feet, strict=True)):
             shades = np.clip(picture if picture.shape[-1] == 3 else np.repeat(picture, 3, axis=-1), 0, 1)
@@ -70,5 +71,7 @@ def _class_name(gallery: Gallery, label: int) -> str:
     return fit_text(gallery.classes[label] if 0 <= label < len(gallery.classes) else str(label), 11)
 
 
-def _write(axes: Axes, x: float, y: float, text: str, **how: Any) -> None:
-    axes.text(x, y, text, parse_math=False, **{"ha": "center", "va": "center", "fontsize": 8, **how})
+def _write(
+    axes: Axes, x: float, y: float, text: str, color: str = INK, ha: Literal["center", "right"] = "center"
+) -> Text:
+    return axes.text(x, y, text, parse_math=False, ha=ha, va="center", fontsize=8, color=color)

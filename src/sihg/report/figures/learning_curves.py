@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import floor
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
+from matplotlib.typing import LineStyleType
 
 from sihg.report.figures.style import LINE, QUIET, CurveName, fit_name, name_curves, number_log_axis
 from sihg.report.read.evaluations import Floats
@@ -26,10 +27,21 @@ AXES: dict[Cost, str] = {
 FAR = 4  # costs that differ by more than this factor need a logarithmic axis
 WIDTH = 6.0
 LEFT, BOTTOM, RIGHT, TOP, BETWEEN, PANEL = 0.72, 0.95, 1.58, 0.2, 0.7, 2.1  # inches
-KINDS: dict[str, tuple[str, dict[str, Any]]] = {  # by column: the legend and the line
-    "natural": ("natural", {"linewidth": 1.5, "linestyle": "-", "fillstyle": "none"}),
-    "robust": ("robust", {"linewidth": 2.0, "linestyle": (0, (1, 1.3)), "fillstyle": "full"}),
-    "accuracy": ("on the training samples", {"linewidth": 1.2, "linestyle": (0, (5, 2.5)), "fillstyle": "full"}),
+
+
+class LineKind(NamedTuple):
+    """How the accuracies of a column are drawn and named."""
+
+    label: str
+    width: float
+    style: LineStyleType
+    fill: Literal["none", "full"]  # of the marker at its end
+
+
+KINDS = {
+    "natural": LineKind("natural", 1.5, "-", "none"),
+    "robust": LineKind("robust", 2.0, (0, (1, 1.3)), "full"),
+    "accuracy": LineKind("on the training samples", 1.2, (0, (5, 2.5)), "full"),
 }
 
 
@@ -54,9 +66,9 @@ def learning_curves(entries: Sequence[Entry], *, best: bool = False) -> Figure:
         place = (LEFT / WIDTH, bottom / height, 1 - (LEFT + RIGHT) / WIDTH, panel / height)
         used |= _panel(figure.add_axes(place), entries, cost, best)
     handles = [
-        Line2D([], [], color=QUIET, label=label, marker="o", markersize=5, **line)
-        for kind, (label, line) in KINDS.items()
-        if kind in used
+        Line2D([], [], color=QUIET, label=k.label, marker="o", ms=5, lw=k.width, ls=k.style, fillstyle=k.fill)
+        for name, k in KINDS.items()
+        if name in used
     ]
     where = ((LEFT - 0.1) / WIDTH, (BOTTOM - 0.5) / height)
     figure.legend(
@@ -115,10 +127,10 @@ def _panel(axes: Axes, entries: Sequence[Entry], cost: Cost, best: bool) -> set[
             if not np.isnan(track.deviation).all():
                 low, high = track.y - track.deviation, track.y + track.deviation
                 axes.fill_between(track.x, low, high, color=look.colour, alpha=0.16, linewidth=0, zorder=zorder - 1)
-            line = KINDS[track.kind][1] | {"color": look.colour}
-            axes.plot(track.x, track.y, zorder=zorder, **line)
-            end = line | {"linestyle": "", "marker": look.marker, "markersize": 5, "clip_on": False}
-            axes.plot(track.x[-1:], track.y[-1:], zorder=4, **end)
+            kind = KINDS[track.kind]
+            axes.plot(track.x, track.y, color=look.colour, linewidth=kind.width, linestyle=kind.style, zorder=zorder)
+            (end,) = axes.plot(track.x[-1:], track.y[-1:], look.marker, color=look.colour, markersize=5, zorder=4)
+            end.set(fillstyle=kind.fill, clip_on=False)
     _name_entries(axes, entries, [_end(some) for some in drawn])
     return {track.kind for some in drawn for track in some if len(track.x)}
 

@@ -1,7 +1,7 @@
 """Draw trajectories over the descent-ascent field, for problems with one number in w and one in delta."""
 
+from collections.abc import Sequence
 from math import isnan
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -21,7 +21,6 @@ COLUMNS = 3  # of the legend
 ARROWS = 25  # per side
 LONG, HUGE = 500, 5000  # points: lines get finer; lines become pixels even in the SVG
 STAR, PALE = "#f0e442", "#c4ccd4"
-ARROW: dict[str, Any] = {"pivot": "mid", "width": 0.0028, "headwidth": 4, "headlength": 4.5, "headaxislength": 4}
 MOST_ASPECT = 3.0  # longer windows are not drawn to scale
 
 
@@ -68,7 +67,9 @@ def _arrows(axes: Axes, field: Field) -> None:
     seen = np.isfinite(x) & np.isfinite(y)
     at_w, at_delta = np.meshgrid(field.w[columns], field.delta[rows])
     arrows = at_w[seen], at_delta[seen], x[seen], y[seen]
-    axes.quiver(*arrows, angles="xy", scale=1.35 * max(length.shape), zorder=1, color=PALE, **ARROW)
+    scale = 1.35 * max(length.shape)
+    drawn = axes.quiver(*arrows, angles="xy", pivot="mid", scale=scale, width=0.0028, color=PALE, zorder=1)
+    drawn.headwidth, drawn.headlength, drawn.headaxislength = 4, 4.5, 4
 
 
 def _draw(axes: Axes, run: MethodRun, window: Window, order: int) -> Line2D:
@@ -77,14 +78,8 @@ def _draw(axes: Axes, run: MethodRun, window: Window, order: int) -> Line2D:
     name, zorder = fit_text(run.row.method, 13), 4 - order / 100
     path = cut_far_points(run.path, window) if run.path is not None else np.empty((0, 2))
     drawn = path[thin_path(path / [window[1] - window[0], window[3] - window[2]], 0.001)]
-    axes.plot(
-        *drawn.T,
-        color=colour,
-        linewidth=1.2 if len(drawn) < LONG else 0.7,
-        alpha=0.85,
-        zorder=zorder,
-        rasterized=len(drawn) > HUGE,
-    )
+    (line,) = axes.plot(*drawn.T, color=colour, alpha=0.85, zorder=zorder)
+    line.set(linewidth=1.2 if len(drawn) < LONG else 0.7, rasterized=len(drawn) > HUGE)
     entry = Line2D([], [], color=colour, linewidth=1.6, marker=marker, markersize=6, label=name)
     finite = path[np.isfinite(path).all(axis=1)]
     if not len(finite):
@@ -100,29 +95,19 @@ def _draw(axes: Axes, run: MethodRun, window: Window, order: int) -> Line2D:
 
 def _marks(axes: Axes, solved: Solved, field: Field) -> list[Line2D]:
     """Mark the starts and the solution; return their legend entries and that of the box."""
-    start: dict[str, Any] = {
-        "marker": "o",
-        "linestyle": "",
-        "markersize": 7,
-        "color": "white",
-        "markeredgecolor": INK,
-        "zorder": 9,
-    }
+
+    def mark(point: Sequence[float], marker: str, size: float, colour: str, label: str) -> Line2D:
+        (line,) = axes.plot(point[:1], point[1:], marker, color=colour, markersize=size, markeredgecolor=INK)
+        line.set(label=label, markeredgewidth=1.4 if marker == "o" else 1.0, zorder=9 if marker == "o" else 6)
+        return line
+
     for run in solved.methods:
         if run.path is not None and len(run.path):
-            axes.plot(*run.path[0], markeredgewidth=1.4, **start)
-    entries = [Line2D([], [], label="start", markeredgewidth=1.4, **start)]
+            mark(run.path[0].tolist(), "o", 7, "white", "")
+    entries = [mark([], "o", 7, "white", "start")]
     if field.solution:
-        star: dict[str, Any] = {
-            "marker": "*",
-            "linestyle": "",
-            "markersize": 19,
-            "color": STAR,
-            "markeredgecolor": INK,
-            "zorder": 6,
-        }
-        axes.plot(*field.solution, **star)
-        entries.append(Line2D([], [], label="solution", **{**star, "markersize": 13}))
+        mark(field.solution, "*", 19, STAR, "")
+        entries.append(mark([], "*", 13, STAR, "solution"))
     if field.box:
         entries.append(Line2D([], [], color=QUIET, linewidth=1.2, label="constraint"))
     arrow = Line2D([], [], color=PALE, linestyle="", marker=r"$\rightarrow$", markersize=12, label="field")

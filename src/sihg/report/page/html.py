@@ -2,7 +2,7 @@
 
 import base64
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -32,21 +32,13 @@ class DrawnFigure(NamedTuple):
     part: str = ""  # of the page
 
 
-class PageFigure(NamedTuple):
-    """A figure as the page shows it."""
-
-    image: Markup
-    heading: str
-    caption: str
-
-
 class FigurePart(NamedTuple):
     """Figures under one heading."""
 
     heading: str
     notes: Sequence[str]
     kind: str  # a CSS class of the grid
-    figures: Sequence[PageFigure]
+    figures: Sequence[DrawnFigure]
 
 
 class PageWarning(NamedTuple):
@@ -98,7 +90,7 @@ def _templates() -> Templates:
         keep_trailing_newline=True,
     )
     css = files("sihg.report.page").joinpath("page.css").read_text(encoding="utf-8")
-    templates.globals |= {"css": Markup(css), "refresh": None}  # our own file, not text from outside
+    templates.globals |= {"css": Markup(css), "image": _image, "refresh": None}  # our own file, not text from outside
     return templates
 
 
@@ -123,9 +115,8 @@ def page_table(
     return PageTable(caption, headings, rows)
 
 
-def page_warnings(remarks: Iterable[tuple[str, Remark]]) -> list[PageWarning]:
+def page_warnings(remarks: Sequence[tuple[str, Remark]]) -> list[PageWarning]:
     """Group warnings, given with the name of what they are about, that differ only in numbers."""
-    remarks = list(remarks)
     links = {remark.text: remark.link for _, remark in remarks}
     found = []
     for group in group_similar([(name, remark.text) for name, remark in remarks]):
@@ -139,19 +130,15 @@ def figure_parts(
     figures: Sequence[DrawnFigure], parts: Mapping[str, tuple[str, Sequence[str], str]]
 ) -> list[FigurePart]:
     """Put figures under the headings of their parts: {part: (heading, notes, CSS class)}."""
-    found, number = [], 0
+    found = []
     for part, (heading, notes, kind) in parts.items():
-        images = []
-        for figure in (figure for figure in figures if figure.part == part):
-            images.append(PageFigure(_image(figure, number), figure.heading, figure.caption))
-            number += 1
-        found += [FigurePart(heading, notes, kind, images)] if images else []
+        of_part = [figure for figure in figures if figure.part == part]
+        found += [FigurePart(heading, notes, kind, of_part)] if of_part else []
     return found
 
 
-def evaluation_notes(evaluations: Iterable[Evaluation]) -> list[str]:
+def evaluation_notes(evaluations: Sequence[Evaluation]) -> list[str]:
     """Explain the rows of evaluations that are not attacks."""
-    evaluations = list(evaluations)
     notes = []
     if any(evaluation.attack == ALL for evaluation in evaluations):
         notes.append("all: the samples that no attack of one evaluation breaks.")
@@ -160,7 +147,7 @@ def evaluation_notes(evaluations: Iterable[Evaluation]) -> list[str]:
     return notes
 
 
-def environment_texts(environments: Iterable[Environment]) -> dict[str, str]:
+def environment_texts(environments: Sequence[Environment]) -> dict[str, str]:
     """List what results were made with; several values where they differ."""
     values: dict[str, dict[str, None]] = {}
     for environment in environments:
@@ -189,13 +176,13 @@ def _with_power(text: str) -> str | Markup:
     return Markup("{} &times; 10<sup>{}</sup>").format(power[1], exponent)
 
 
-def _image(figure: DrawnFigure, number: int) -> Markup:
+def _image(figure: DrawnFigure) -> Markup:
     """Return the SVG, with ids of its own among the others on the page, or the PNG if the SVG is huge."""
     if figure.svg.stat().st_size > LARGEST_SVG and figure.other.suffix == ".png":
         data = base64.b64encode(figure.other.read_bytes()).decode()
         return Markup('<img alt="{}" src="data:image/png;base64,{}">').format(figure.heading, data)
     svg = figure.svg.read_text(encoding="utf-8")
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    svg = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>f{number}-", svg)
+    svg = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>{figure.svg.stem}_", svg)
     opening = f'<svg role="img" aria-label="{escape(figure.heading)}"'
     return Markup(svg.strip().replace("<svg", opening, 1))  # drawn by us

@@ -44,17 +44,7 @@ def training_page(
     figures: Sequence[DrawnFigure],
     refresh: float | None,
 ) -> str:
-    """Return the page as text.
-
-    Args:
-        title: Its heading.
-        entries: What it is about.
-        headline: The table of the entries, and the entry of each row.
-        differences: The table of differences between entries.
-        evaluations: The table of all evaluations.
-        figures: The figures on disk.
-        refresh: Seconds after which a browser loads it again; None for never.
-    """
+    """Return the page as text; a browser loads it again after `refresh` seconds."""
     runs = [run for entry in entries for run in entry.trials]
     table, owners = headline
     colours = [owner.look.colour if owner else None for owner in owners]
@@ -68,7 +58,7 @@ def training_page(
         about=_about(entries, runs),
         refresh=None if refresh is None else max(1, round(refresh)),
         facts=_facts(entries, runs),
-        warnings=page_warnings((run.name, remark) for run in runs for remark in _remarks(run)),
+        warnings=page_warnings([(run.name, remark) for run in runs for remark in _remarks(run)]),
         results=page_table(results, "What every entry reached, and what it cost", colours),
         result_notes=[*_result_notes(entries), *_paper_notes(entries)],
         differences=page_table(differences, "Differences of the means", [""] * len(differences.rows)),
@@ -82,7 +72,7 @@ def training_page(
         common_settings={key: setting_text(value) for key, value in compare_settings(runs)[0].items()}
         if len(runs) > 1
         else {},
-        environment=environment_texts(run.environment for run in runs),
+        environment=environment_texts([run.environment for run in runs]),
         configs=[{"name": run.name, "text": run.config} for run in runs],
     )
 
@@ -193,7 +183,7 @@ def _result_notes(entries: Sequence[Entry]) -> list[str]:
     sizes = {evaluation.samples for _, evaluation in shown}
     if len(sizes) == 1:
         notes.append(f"On {count(sizes.pop(), 'test sample', 'test samples')}, never trained on.")
-    notes += evaluation_notes(evaluation for _, evaluation in shown)
+    notes += evaluation_notes([evaluation for _, evaluation in shown])
     return notes + _best_notes(list(dict.fromkeys(run for run, evaluation in shown if evaluation.checkpoint == "best")))
 
 

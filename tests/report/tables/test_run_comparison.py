@@ -1,0 +1,66 @@
+"""Runs side by side, from Python."""
+
+from pathlib import Path
+
+import pytest
+
+from sihg.report import compare
+from tests.refused import refused
+from tests.report.folders import attack_row, rows, write_evaluation, write_run
+
+
+def test_numbers_and_settings_of_each_run(tmp_path: Path) -> None:
+    first = write_run(tmp_path / "a", rows([0.7, 0.9, 0.85], [0.1, 0.45, 0.4]), tau=0.5)
+    second = write_run(tmp_path / "b", rows([0.6], [None]), method="pgd", epochs=4)
+    write_evaluation(first)
+    comparison = compare([first, str(second)])
+    a, b = comparison.runs
+    assert (a.run, a.method, a.epochs, a.of, a.folder) == ("a", "msi-hg", 3, 3, str(first))
+    assert (a.last.epoch, a.last.natural, a.last.robust) == (3, 0.85, 0.4)
+    assert (a.best.epoch, a.best.natural, a.best.robust) == (2, 0.9, 0.45)
+    assert (a.evaluations["pgd-20"].accuracy, a.evaluations["pgd-20"].samples) == (0.4375, 397)
+    assert (a.passes, a.seconds) == (18, 3.75)
+    assert a.settings == {"method.name": "msi-hg", "epochs": 3, "tau": 0.5}
+    assert b.settings == {"method.name": "pgd", "epochs": 4, "tau": None}
+    assert (b.last.robust, b.best.robust, b.evaluations) == (None, None, {})
+    assert comparison.means.rows == comparison.differences.rows == []
+    assert comparison.notes == ()
+
+
+def test_text_has_every_table(tmp_path: Path) -> None:
+    for method, value in (("msi-hg", 0.25), ("pgd", 0.5)):
+        for seed in range(2):
+            run = write_run(tmp_path / f"{method}-s{seed}", method=method, seed=seed)
+            write_evaluation(run, attacks=[attack_row("pgd-20", value + 0.25 * seed, 9)])
+    comparison = compare(tmp_path)
+    titles = list(comparison.tables())
+    assert titles[1:] == [
+        "settings that differ",
+        "mean ± deviation over the seeds",
+        "differences of the means, with 95 % intervals (Welch)",
+    ]
+    text = str(comparison).replace("\N{NO-BREAK SPACE}", " ")
+    assert all(title in text for title in titles)
+    assert "| msi-hg | 2 | 37.50 ± 17.68 |" in text
+    assert "| pgd | msi-hg | pgd-20 | 25.00 |" in text
+    assert comparison.as_dict()["differences"] == [
+        {"entry": "pgd", "less": "msi-hg", "attack": "pgd-20", "difference": 0.25}
+        | {"low": pytest.approx(-0.5107, abs=1e-4), "high": pytest.approx(1.0107, abs=1e-4)}
+    ]
+
+
+def test_equal_runs_differ_in_nothing(tmp_path: Path) -> None:
+    comparison = compare([write_run(tmp_path / "a"), write_run(tmp_path / "b")])
+    assert comparison.notes == ("no setting differs",)
+    assert len(comparison.tables()) == 1
+
+
+def test_a_page_goes_into_a_folder(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", eps=0.1)]
+    (tmp_path / "file").write_text("")
+    with refused("out-is-a-file", out=tmp_path / "file"):
+        compare(runs, tmp_path / "file")
+    compare(runs, tmp_path / "out")
+    assert "Settings that differ" in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    with refused("no-runs", folder=tmp_path / "out" / "report"):
+        compare(tmp_path / "out" / "report")

@@ -1,0 +1,112 @@
+"""The report on evaluations that belong to no run, as `Evaluation.save` leaves them."""
+
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from sihg.report import report
+from sihg.report.evaluation_report import report_evaluations
+from tests.refused import refused
+from tests.report.folders import (
+    attack_row,
+    numbers,
+    read_csv,
+    read_page,
+    write_curve,
+    write_evaluation,
+    write_gallery,
+)
+
+SAVED: dict[str, Any] = {"checkpoint": "Sequential", "split": "", "weights": "", "data": "mine"}
+EVIL = "<script>alert(1)</script>"
+
+
+@pytest.fixture(autouse=True)
+def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw few pixels, which is faster."""
+    monkeypatch.setattr("sihg.report.figures.style.DOTS_PER_INCH", 40)
+
+
+def test_every_record_is_on_the_page(tmp_path: Path) -> None:
+    write_evaluation(tmp_path, "first", **SAVED)
+    rows = [attack_row("fgsm", 0.5), attack_row("all", 0.5), attack_row("certified", 0.25, proof=True)]
+    write_evaluation(tmp_path, "second", **SAVED, attacks=rows)
+    write_curve(tmp_path, name="radii", **SAVED)
+    write_gallery(tmp_path)
+    written = report(tmp_path)
+    names = [f"report/{name}" for name in ("radius-1.svg", "radius-1.pdf", "gallery-1.svg", "gallery-1.pdf")]
+    names += [f"report/evaluations.{kind}" for kind in ("csv", "md", "tex")]
+    assert [path.relative_to(tmp_path).as_posix() for path in written] == [*names, "index.html"]
+    found = [(row["record"], row["attack"], float(row["accuracy"])) for row in read_csv(tmp_path, "evaluations")]
+    assert found == [
+        ("first", "natural", 0.96875),
+        ("first", "pgd-20", 0.4375),
+        ("second", "fgsm", 0.5),
+        ("second", "all of fgsm", 0.5),
+        ("second", "certified", 0.25),
+    ]
+    page = read_page(tmp_path)
+    assert {0.96875, 0.4375, 0.5, 0.25} <= numbers(page)
+    for text in ("3 records", "model Sequential", "data mine", "all: the samples that no attack", "proven: a lower"):
+        assert text in page
+    assert page.count("<svg") == 2
+    assert ElementTree.parse(tmp_path / "report" / "radius-1.svg").getroot().tag.endswith("svg")
+
+
+def test_curves_alone_have_a_page_without_a_table(tmp_path: Path) -> None:
+    write_curve(tmp_path, **SAVED)
+    assert [path.name for path in report(tmp_path)] == ["radius-1.svg", "radius-1.pdf", "index.html"]
+    assert "<table>" not in read_page(tmp_path)
+
+
+def test_warnings_link_to_the_documents(tmp_path: Path) -> None:
+    checks = [
+        {"name": "one step: pgd-20", "result": "warning", "message": "one step breaks more"},
+        {"name": "samples", "result": "error", "message": "too few"},
+        {"name": "restarts", "result": "fine", "message": "restarts add nothing"},
+        {"name": "transfer", "result": "not run", "message": "no other model"},
+    ]
+    write_evaluation(tmp_path, "a", **SAVED, checks=checks)
+    report_evaluations(tmp_path)
+    page = read_page(tmp_path)
+    link = '<a href="docs/checks.md#{0}">docs/checks.md#{0}</a>'
+    assert f"evaluation a: one step breaks more ({link.format('one-step')})" in page
+    assert f"error in the evaluation a: too few ({link.format('samples')})" in page
+    assert "restarts add nothing" not in page
+    assert "no other model" not in page
+
+
+def test_text_from_outside_is_escaped(tmp_path: Path) -> None:
+    evil = {**SAVED, "data": EVIL, "checkpoint": EVIL, "norm": EVIL, "rule": EVIL}
+    checks = [{"name": EVIL, "result": "warning", "message": EVIL}]
+    write_evaluation(tmp_path, **evil, attacks=[attack_row(EVIL, 0.5, remark=EVIL)], checks=checks)
+    report(tmp_path)
+    assert "<script" not in read_page(tmp_path)
+    assert read_page(tmp_path).count("&lt;script&gt;") >= 8
+
+
+def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
+    write_evaluation(tmp_path, **SAVED)
+    write_curve(tmp_path, **SAVED)
+    first = {path: path.read_bytes() for path in report(tmp_path)}
+    assert {path: path.read_bytes() for path in report(tmp_path)} == first
+
+
+def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
+    write_evaluation(tmp_path, **SAVED)
+    (tmp_path / "evaluation" / "torn.json").write_text("{")
+    with refused("record-unreadable", path=tmp_path / "evaluation" / "torn.json"):
+        report(tmp_path)
+    assert not (tmp_path / "index.html").exists()
+
+
+def test_several_folders_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    write_evaluation(tmp_path / "good", **SAVED)
+    (tmp_path / "empty").mkdir()
+    with refused("no-results", folder=tmp_path / "empty"):
+        report([tmp_path / "good", tmp_path / "empty"])
+    with refused("not-a-folder", folder=tmp_path / "nowhere"):
+        report([tmp_path / "good", tmp_path / "nowhere"])
+    assert not (tmp_path / "good" / "index.html").exists()
