@@ -65,7 +65,7 @@ def read_settings_arguments(args: argparse.Namespace) -> dict[str, str]:
         if not equals or not name:
             raise InputError(
                 f"--set {text!r} is not of the form KEY=VALUE: write such as schedule.peak=5",
-                code="set-form",
+                code="set-not-key-value",
                 text=text,
             )
         given[name.replace("-", "_").removesuffix(".name")] = value

@@ -92,7 +92,7 @@ def choose_settings(preset: str | None, given: Mapping[str, str], *, config: Pat
         if ":" in given.get("data", settings.data) and "eps" not in given.keys() | from_toml(config).keys():
             raise InputError(
                 f"{config} has your own data and no eps: set the radius of the ball, such as eps = 0.1",
-                code="own-data-eps",
+                code="config-without-eps",
             )
     elif preset or base in read_presets():
         settings = read_preset(base, method)

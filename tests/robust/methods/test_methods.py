@@ -113,7 +113,7 @@ def test_unknown_methods_and_settings() -> None:
         build_method("pgd", eps=0.1, memory=None)
     with refused("method-setting", setting="eps"):
         build_method("natural", eps=0.1)
-    with refused("method-needs-eps"):
+    with refused("method-needs", setting="eps"):
         build_method("pgd")
 
 
@@ -138,6 +138,11 @@ from sihg.robust.methods import PGDAT
 class Mine(PGDAT):
     strength: float = 0.5
 
+@dataclass
+class Needy:
+    power: float
+    def step(self, model, batch, optimizer): ...
+
 def function(): ...
 """
 
@@ -155,6 +160,8 @@ def test_a_users_own_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         build_method("mine.py:function")
     with refused("method-setting", setting="tau"):
         build_method("mine.py:Mine", eps=0.1, tau=1.0)
+    with refused("method-needs", setting="power"):
+        build_method("mine.py:Needy")
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "msi-hg"])  # whose memory refuses it before

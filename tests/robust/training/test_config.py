@@ -114,7 +114,7 @@ def test_a_wrong_value_is_named_with_its_setting() -> None:
         ("taus", "unknown-setting", "did you mean 'tau'?"),
         ("optimizer.", "unknown-setting", "'optimizer.'"),
         ("data.path", "unknown-setting", "'data.path'"),
-        ("replays", "method-setting", "which belongs to free: leave it out"),
+        ("replays", "setting-of-another-method", "which belongs to free: leave it out"),
         ("method.replays", "method-setting", "it has eps, norm, bounds, ramp, tau"),
         ("method.eps", "run-setting", "belongs to the whole run, not to its method"),
     ],

@@ -79,16 +79,16 @@ def test_names_give_the_schedules() -> None:
         ("constant", {"peak": 3}, "schedule-option"),
         ("triangular", {}, "schedule-option-missing"),
         ("cyclic", {"points": PAPER}, "lr-not-highest"),
-        ("triangular", {"peak": "4"}, "not-a-number"),
+        ("triangular", {"peak": "4"}, "setting-range"),
         ("triangular", {"peak": 10}, "peak-range"),
         ("cosine", {"warmup": 10}, "warmup-range"),
-        ("piecewise", {"milestones": 5}, "milestones-not-a-list"),
+        ("piecewise", {"milestones": 5}, "schedule-milestones"),
         ("piecewise", {"milestones": [8, 5]}, "epochs-not-rising"),
-        ("piecewise", {"milestones": "85"}, "not-a-number"),
-        ("cyclic", {"points": 3}, "points-not-pairs"),
-        ("cyclic", {"points": []}, "points-empty"),
+        ("piecewise", {"milestones": "85"}, "schedule-milestones"),
+        ("cyclic", {"points": 3}, "schedule-points"),
+        ("cyclic", {"points": []}, "schedule-points"),
         ("cyclic", {"points": [(0, 0), (0, 0.1)]}, "epochs-not-rising"),
-        ("constant", {"over": 0}, "over-range"),
+        ("constant", {"over": 0}, "setting-range"),
     ],
 )
 def test_wrong_options_are_refused(name: str, options: dict[str, Any], code: str) -> None:
@@ -98,10 +98,13 @@ def test_wrong_options_are_refused(name: str, options: dict[str, Any], code: str
 
 def test_rates_are_finite_and_not_negative() -> None:
     for make in (lambda: Constant(-0.1), lambda: Cosine(math.nan, 10)):
-        with refused("rate-range"):
+        with refused("setting-range", setting="lr"):
             make()
-    with refused("warmup-range"):
+    with refused("setting-range", setting="epochs"):
         Cosine(0.1, math.inf)
+    for points in ([(0, -0.1)], [(math.nan, 0.1)], [(0, 0, 1)]):
+        with refused("schedule-points"):
+            Cyclic(points)  # type: ignore[arg-type]
 
 
 def test_a_schedule_written_for_more_epochs_is_compressed() -> None:

@@ -1,7 +1,8 @@
 """Training methods by name: their settings, and where their classes are. A class is imported when it is built."""
 
 import sys
-from dataclasses import Field, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -66,7 +67,18 @@ def method_class(name: str) -> type[Any]:
 
 
 def method_fields(name: str) -> "dict[str, Field[Any]]":
-    """Return the fields of a method that are settings, by name."""
+    """Return the fields of a method that are settings.
+
+    Args:
+        name: The name of the method, as in `build_method`.
+
+    Returns:
+        Each field by its name; its metadata has the help text and the limits.
+
+    Example:
+        >>> method_fields("fast")["alpha"].default
+        1.25
+    """
     own = (item for item in fields(settings_class(name)) if item.init and not item.metadata.get("running"))
     return {item.name: item for item in own}
 
@@ -103,13 +115,24 @@ def build_method(name: str, **settings: Any) -> Any:
         >>> build_method("pgd", eps="8/255", steps=7).steps
         7
     """
-    kind, known = method_class(name), method_fields(name)
-    for setting in sorted(settings.keys() - {item.name for item in fields(kind) if item.init}):
+    return _build(method_class(name), name, settings)
+
+
+def build_settings(name: str, **settings: Any) -> Any:
+    """Build the settings of a training method alone, which checks them without torch."""
+    return _build(settings_class(name), name, settings)
+
+
+def _build(kind: type[Any], name: str, settings: Mapping[str, object]) -> Any:
+    known = [item for item in fields(kind) if item.init]
+    for setting in sorted(settings.keys() - {item.name for item in known}):
         raise unknown_option(name, setting)
-    if "eps" in known and "eps" not in settings:
-        raise InputError(
-            f"method {name!r} needs eps, the radius of the ball: give it, such as 8/255", code="method-needs-eps"
-        )
+    for item in known:
+        if item.default is MISSING and item.default_factory is MISSING and item.name not in settings:
+            about = item.metadata.get("help", "which has no default")
+            raise InputError(
+                f"method {name!r} needs {item.name}, {about}: give it", code="method-needs", setting=item.name
+            )
     return kind(**settings)
 
 

@@ -1,7 +1,7 @@
 """The hyperparameters of every training method, with their help texts and limits. Nothing here needs torch."""
 
 import math
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sihg.errors import InputError
@@ -17,7 +17,7 @@ def setting(default: Any, about: str, **limits: Any) -> Any:
     """Define a dataclass field with a help text and limits, which `check_fields` enforces.
 
     Args:
-        default: Its default.
+        default: Its default; dataclasses.MISSING for none.
         about: Its help text.
         **limits: `least` and `most` (inclusive), `above` and `below` (exclusive), `choices` (of names), and whatever
             else the metadata of the field shall hold.
@@ -51,14 +51,15 @@ def _check_number(item: "Field[Any]", value: Any) -> None:
     least, above = item.metadata.get("least", -math.inf), item.metadata.get("above", -math.inf)
     most, below = item.metadata.get("most"), item.metadata.get("below", math.inf)
     integer = item.type in (int, int | None)
-    is_kind = isinstance(value, int) and not isinstance(value, bool) if integer else isinstance(value, int | float)
+    is_kind = isinstance(value, int if integer else int | float) and not isinstance(value, bool)
     if is_kind and least <= value and above < value and (value < below if most is None else value <= most):
         return
     low = f">= {least}" if "least" in item.metadata else f"> {above}"
     high = f" and <= {most}" if most is not None else f" and < {below}" if below < math.inf else ""
     kind = "an integer" if integer else "a finite number" if most is None and below == math.inf else "a number"
+    remedy = "correct it" if item.default is MISSING else "leave it out for the default"
     raise InputError(
-        f"{item.name} must be {kind} {low}{high}, got {value!r}: leave it out for the default",
+        f"{item.name} must be {kind} {low}{high}, got {value!r}: {remedy}",
         code="setting-range",
         setting=item.name,
         value=value,

@@ -15,7 +15,7 @@ from typing import Any, get_type_hints
 
 from sihg.errors import InputError, UnknownNameError
 from sihg.parse import Value, coerce, parse_literal
-from sihg.robust.methods.registry import METHODS, method_fields, settings_class, unknown_option
+from sihg.robust.methods.registry import METHODS, build_settings, method_fields, settings_class, unknown_option
 from sihg.robust.methods.settings import MethodSettings, check_fields, setting
 from sihg.robust.training.schedules import SCHEDULES
 from sihg.store.schema import flatten_settings
@@ -43,9 +43,11 @@ class OptimizerOptions:
 
     lr: float | None = setting(None, "learning rate, the highest one of a schedule")
     momentum: float | None = setting(None, "momentum")
-    weight_decay: float | None = setting(None, "weight decay")
+    weight_decay: float | None = setting(None, "weight decay", stays=True)
     nesterov: bool | None = setting(None, "Nesterov momentum")
-    theta: float | None = setting(None, "extrapolation of the hybrid gradient (default: 1 for msi-hg, else 0)")
+    theta: float | None = setting(
+        None, "extrapolation of the hybrid gradient (default: 1 for msi-hg, else 0)", stays=True
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +162,7 @@ class Settings:
     @property
     def method_settings(self) -> Any:
         """The settings of the method as its dataclass, such as PGDSettings, with all values checked."""
-        return settings_class(self.method.name)(**self.method_arguments())
+        return build_settings(self.method.name, **self.method_arguments())
 
     def complete(self) -> "Settings":
         """Return the same settings with every default and absolute paths written out. Other versions run the same."""
@@ -283,7 +285,7 @@ def resolve_name(name: str, method: str) -> str:
     if owners:
         raise InputError(
             f"method {method!r} has no setting {name!r}, which belongs to {', '.join(owners)}: leave it out",
-            code="method-setting",
+            code="setting-of-another-method",
             method=method,
             setting=name,
         )
@@ -332,10 +334,9 @@ def _kept(section: str, before: Choice, name: str) -> dict[str, object]:
     """Return the options that stay under another name: those that the new method has too; not an optimiser's lr."""
     if name == before.name:
         return dict(before.options)
-    if section == "method":
-        return {key: value for key, value in before.options.items() if key in method_fields(name)}
-    stays = ("weight_decay", "theta") if section == "optimizer" else ()
-    return {key: value for key, value in before.options.items() if key in stays}
+    stay = {item.name for item in fields(OptimizerOptions) if item.metadata.get("stays")}
+    stay = stay if section == "optimizer" else set(method_fields(name)) if section == "method" else set()
+    return {key: value for key, value in before.options.items() if key in stay}
 
 
 def _coerce_option(section: str, name: str, key: str, value: object) -> Value | None:

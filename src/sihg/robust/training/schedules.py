@@ -2,23 +2,26 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from itertools import pairwise
 from typing import Any
 
 from sihg.errors import InputError, UnknownNameError
+from sihg.robust.methods.settings import check_fields, setting
 
 Schedule = Callable[[float], float]
+RATE: Any = {"about": "highest learning rate", "least": 0}
+LENGTH: Any = {"about": "epochs of the run", "above": 0}
 
 
 @dataclass(frozen=True)
 class Constant:
     """The same learning rate throughout."""
 
-    lr: float
+    lr: float = setting(MISSING, **RATE)
 
     def __post_init__(self) -> None:
-        _check_rate("lr", self.lr)
+        check_fields(self)
 
     def __call__(self, time: float) -> float:  # noqa: ARG002
         """Return the learning rate at `time` epochs."""
@@ -34,26 +37,21 @@ class Cyclic:
     previous gradient already change.
     """
 
-    points: Sequence[tuple[float, float]] = field(metadata={"help": "pairs of epoch and learning rate"})
+    points: Sequence[tuple[float, float]] = setting(MISSING, "pairs of epoch and learning rate")
 
     def __post_init__(self) -> None:
         try:
             points = tuple((float(epoch), float(lr)) for epoch, lr in self.points)
         except (TypeError, ValueError):
+            points = ()
+        if not points or not all(0 <= number < math.inf for point in points for number in point):
             raise InputError(
-                f"points must be pairs of epoch and learning rate, got {self.points!r}: write [[0, 0], [5, 0.2]]",
-                code="points-not-pairs",
+                f"points must be pairs of epoch and learning rate, each >= 0, got {self.points!r}: write "
+                "[[0, 0], [5, 0.2]]",
+                code="schedule-points",
                 points=self.points,
-            ) from None
-        object.__setattr__(self, "points", points)
-        if not points:
-            raise InputError(
-                "a cyclic schedule needs points (epoch, learning rate), got none: write points=[[0, 0.1]]",
-                code="points-empty",
             )
-        for epoch, lr in points:
-            _check_rate("points: the epoch", epoch)
-            _check_rate("points: the learning rate", lr)
+        object.__setattr__(self, "points", points)
         _check_rising("points", [epoch for epoch, _ in points])
 
     def __call__(self, time: float) -> float:
@@ -70,17 +68,15 @@ class Cyclic:
 class Triangular:
     """From 0 up to `lr` at epoch `peak`, down to 0 at `epochs`; the first step has the learning rate 0."""
 
-    lr: float
-    peak: float = field(metadata={"help": "epoch of the highest learning rate"})
-    epochs: float
+    lr: float = setting(MISSING, **RATE)
+    peak: float = setting(MISSING, "epoch of the highest learning rate", above=0)
+    epochs: float = setting(MISSING, **LENGTH)
 
     def __post_init__(self) -> None:
-        _check_rate("lr", self.lr)
-        _check_number("peak", self.peak)
-        _check_number("epochs", self.epochs)
-        if not 0 < self.peak < self.epochs < math.inf:
+        check_fields(self)
+        if self.peak >= self.epochs:
             raise InputError(
-                f"peak must lie between 0 and epochs = {self.epochs}, got {self.peak}: 0.4 epochs is usual",
+                f"peak must be < epochs = {self.epochs}, got {self.peak}: 0.4 epochs is usual",
                 code="peak-range",
                 peak=self.peak,
             )
@@ -94,23 +90,20 @@ class Triangular:
 class Piecewise:
     """`lr`, times `factor` from each milestone on."""
 
-    lr: float
-    milestones: Sequence[float] = field(metadata={"help": "epochs at which the learning rate falls"})
-    factor: float = field(default=0.1, metadata={"help": "factor of each fall"})
+    lr: float = setting(MISSING, **RATE)
+    milestones: Sequence[float] = setting(MISSING, "epochs at which the learning rate falls")
+    factor: float = setting(0.1, "factor of each fall", least=0)
 
     def __post_init__(self) -> None:
-        _check_rate("lr", self.lr)
-        _check_rate("factor", self.factor)
-        try:
-            object.__setattr__(self, "milestones", tuple(self.milestones))
-        except TypeError:
+        check_fields(self)
+        numbers = isinstance(self.milestones, list | tuple) and all(type(m) in (int, float) for m in self.milestones)
+        if not numbers or not all(0 <= milestone < math.inf for milestone in self.milestones):
             raise InputError(
-                f"milestones must be a list of epochs, got {self.milestones!r}: write [30, 34]",
-                code="milestones-not-a-list",
+                f"milestones must be a list of epochs >= 0, got {self.milestones!r}: write [30, 34]",
+                code="schedule-milestones",
                 milestones=self.milestones,
-            ) from None
-        for milestone in self.milestones:
-            _check_rate("a milestone", milestone)
+            )
+        object.__setattr__(self, "milestones", tuple(self.milestones))
         _check_rising("milestones", self.milestones)
 
     def __call__(self, time: float) -> float:
@@ -122,17 +115,15 @@ class Piecewise:
 class Cosine:
     """Half a cosine from `lr` down to 0 at `epochs`, after a straight warm-up from 0 over `warmup` epochs."""
 
-    lr: float
-    epochs: float
-    warmup: float = field(default=0.0, metadata={"help": "epochs over which the learning rate first rises from 0"})
+    lr: float = setting(MISSING, **RATE)
+    epochs: float = setting(MISSING, **LENGTH)
+    warmup: float = setting(0.0, "epochs over which the learning rate first rises from 0", least=0)
 
     def __post_init__(self) -> None:
-        _check_rate("lr", self.lr)
-        _check_number("warmup", self.warmup)
-        _check_number("epochs", self.epochs)
-        if not 0 <= self.warmup < self.epochs < math.inf:
+        check_fields(self)
+        if self.warmup >= self.epochs:
             raise InputError(
-                f"warmup must be >= 0 and < epochs = {self.epochs}, got {self.warmup}: lower it",
+                f"warmup must be < epochs = {self.epochs}, got {self.warmup}: lower it",
                 code="warmup-range",
                 warmup=self.warmup,
             )
@@ -150,15 +141,11 @@ class Stretched:
     """A schedule written for `over` epochs, stretched to a run of `epochs`."""
 
     schedule: Schedule
-    over: float
-    epochs: float
+    over: float = setting(MISSING, "epochs that the options are written for", above=0)
+    epochs: float = setting(MISSING, **LENGTH)
 
     def __post_init__(self) -> None:
-        _check_number("over", self.over)
-        if not 0 < self.over < math.inf:
-            raise InputError(
-                f"over must be a number of epochs > 0, got {self.over}: correct it", code="over-range", over=self.over
-            )
+        check_fields(self)
 
     def __call__(self, time: float) -> float:
         """Return the learning rate at `time` epochs."""
@@ -230,17 +217,6 @@ def build_schedule(name: str, lr: float, epochs: float, *, over: float | None = 
             highest=highest,
         )
     return schedule
-
-
-def _check_rate(what: str, value: float) -> None:
-    _check_number(what, value)
-    if not (math.isfinite(value) and value >= 0):
-        raise InputError(f"{what} must be finite and >= 0, got {value}: correct it", code="rate-range", value=value)
-
-
-def _check_number(what: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(f"{what} must be a number, got {value!r}: correct it", code="not-a-number", value=value)
 
 
 def _check_rising(what: str, epochs: Sequence[float]) -> None:
