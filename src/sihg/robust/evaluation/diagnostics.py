@@ -3,8 +3,8 @@
 import copy
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from itertools import product
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -37,38 +37,30 @@ SMALLEST_RADIUS = {"linf": 0.1 / 255, "l2": 0.05}  # of a feature's range, for i
 IMAGE_NORM = {"linf": 1.0, "l2": 28.0}  # of 784 ones: with fewer features, lengths are shorter
 
 
-@dataclass(eq=False)
 class ModelState:
     """The buffers, parameters and training flags of a model, which an evaluation must not change."""
 
-    model: nn.Module
-    values: dict[str, Tensor] = field(init=False)
-    training: dict[str, bool] = field(init=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
         self.values = {name: value.detach().clone() for name, value in self._values().items()}
-        self.training = {name: module.training for name, module in self.model.named_modules()}
+        self.training = {name: module.training for name, module in model.named_modules()}
 
     def check(self) -> Check:
         """Compare the model with its state at the beginning."""
-        now = self._values()
-        changed = [
-            f"{name or 'the model'}.training"
-            for name, module in self.model.named_modules()
-            if module.training != self.training.get(name, module.training)
-        ]
+        now, modules = self._values(), dict(self.model.named_modules())
+        flags = [name for name, was in self.training.items() if name in modules and modules[name].training != was]
+        changed = [f"{name or 'the model'}.training" for name in flags]
         changed += [name for name, value in self.values.items() if name in now and not _same(now[name], value)]
-        if not changed:
-            return Check("state", "fine")
-        return Check(
-            "state",
-            "error",
-            f"the evaluation has changed {changed[0]}{_more(changed)}: a pass in evaluation mode must not change the "
-            "model, check its forward and your own attacks",
-        )
+        message = f"the evaluation has changed {_first_of(changed)}: check the model's forward and your own attacks"
+        return warn_if(bool(changed), "state", message, "error")
 
     def _values(self) -> dict[str, Tensor]:
         return {**dict(self.model.named_buffers()), **dict(self.model.named_parameters())}
+
+
+def warn_if(fires: bool, name: str, message: str, result: Literal["warning", "error"] = "warning") -> Check:
+    """Return a check that warns with a message if it fires, and is fine otherwise."""
+    return Check(name, result, message) if fires else Check(name, "fine")
 
 
 def inspect_model(
@@ -81,22 +73,22 @@ def inspect_model(
     with evaluation_mode(model), torch.no_grad():
         first, second = model(x), model(x)
     yield _check_precision(model, first)
-    yield _check_logits(first)
+    probabilities = bool((first >= 0).all()) and bool(((first.sum(1) - 1).abs() < 1e-3).all())
+    message = "the outputs look like probabilities, which flatten the losses of attacks: leave out the softmax"
+    yield warn_if(probabilities, "logits", message)
     if attacked:
         yield _check_unit(samples, ball)
-    repeatable = _check_repeatable(first, second)
-    yield repeatable
+    apart = float((first - second).abs().max())
+    random = not apart <= ROUNDING * float(first.abs().max())
+    message = f"the model is random, two passes differ by {apart:.2g}: evaluate a model that averages several passes"
+    yield warn_if(random, "repeatable", message)
     if attacked:
-        yield _check_zero_radius(model, x, y, first, ball, seed, random=repeatable.result != "fine")
+        yield _check_zero_radius(model, x, y, first, ball, seed, random=random)
         yield _check_gradients(model, x, y, first)
 
 
 def inspect_outcomes(
-    samples: Samples,
-    total: int,
-    plans: Mapping[str, Plan],
-    outcomes: list[Outcome],
-    trained_with: str | None,
+    samples: Samples, total: int, plans: Mapping[str, Plan], outcomes: list[Outcome], trained_with: str | None
 ) -> Iterator[Check]:
     """Check what the attacks found."""
     yield check_full_split(len(samples), total)
@@ -105,10 +97,21 @@ def inspect_outcomes(
     plans = {outcome.attack: plans[outcome.attack] for outcome in outcomes}
     if not outcomes:
         return
-    yield _check_above_chance(samples, outcomes)
-    yield _check_below_natural(plans, outcomes)
+    stages = [stage for outcome in outcomes for stage in (outcome, *outcome.stages)]
+    natural = next((stage for stage in stages if stage.attack == "natural"), None)
+    yield _check_above_chance(samples, natural)
+    yield _check_below_natural(plans, outcomes, natural)
     yield check_other_attacks(plans, trained_with)
     yield _check_black_box(plans, outcomes)
+
+
+def _check_precision(model: nn.Module, logits: Tensor) -> Check:
+    half = [name for name, value in model.named_parameters() if value.dtype in HALF_PRECISION]
+    if not half and logits.dtype in HALF_PRECISION:
+        message = f"the outputs are {logits.dtype}, whose rounding hides gradients: take the cast out of its forward"
+        return Check("precision", "warning", message)
+    message = f"{_first_of(half)} is in half precision, whose rounding hides gradients: evaluate model.float()"
+    return warn_if(bool(half), "precision", message)
 
 
 def _check_unit(samples: Samples, ball: Ball) -> Check:
@@ -118,58 +121,11 @@ def _check_unit(samples: Samples, ball: Ball) -> Check:
         return Check("unit", "not run", "needs a radius, and more than a few samples that differ")
     features, width = moving.numel(), float(moving.median())  # the median, since one feature may be of another kind
     longest = 1.0 if ball.norm == "linf" else math.sqrt(features)
-    if ball.eps > float(moving.max()) * longest:
-        what = "large"
-    elif ball.eps < SMALLEST_RADIUS[ball.norm] * width * min(1.0, longest / IMAGE_NORM[ball.norm]):
-        what = "small"
-    else:
-        return Check("unit", "fine")
-    return Check(
-        "unit",
-        "warning",
-        f"eps {ball.eps:g} is {what} for an {ball.norm} ball in {features} features with a range of {width:g}: if it "
-        "was meant in another unit or norm, give it in the data's",
-    )
-
-
-def _check_precision(model: nn.Module, logits: Tensor) -> Check:
-    half = [name for name, value in model.named_parameters() if value.dtype in HALF_PRECISION]
-    if not half and logits.dtype in HALF_PRECISION:
-        return Check(
-            "precision",
-            "warning",
-            f"the outputs are {logits.dtype}, whose rounding hides gradients: take autocast, or the cast, out of its "
-            "forward",
-        )
-    if not half:
-        return Check("precision", "fine")
-    return Check(
-        "precision",
-        "warning",
-        f"{half[0]}{_more(half)} is in half precision, whose rounding hides gradients: evaluate model.float()",
-    )
-
-
-def _check_logits(logits: Tensor) -> Check:
-    if bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-3).all()):
-        return Check(
-            "logits",
-            "warning",
-            "the model's outputs look like probabilities, which flatten the losses of attacks: leave out its softmax",
-        )
-    return Check("logits", "fine")
-
-
-def _check_repeatable(first: Tensor, second: Tensor) -> Check:
-    apart = float((first - second).abs().max())
-    if apart <= ROUNDING * float(first.abs().max()):
-        return Check("repeatable", "fine")
-    return Check(
-        "repeatable",
-        "warning",
-        f"two passes over the same samples differ by up to {apart:.2g}: the model is "
-        "random, so attacks must average over its randomness; evaluate a model that averages several passes",
-    )
+    large = ball.eps > float(moving.max()) * longest
+    small = ball.eps < SMALLEST_RADIUS[ball.norm] * width * min(1.0, longest / IMAGE_NORM[ball.norm])
+    about = f"an {ball.norm} ball in {features} features with a range of {width:g}"
+    message = f"eps {ball.eps:g} is {'large' if large else 'small'} for {about}: give it in the data's unit and norm"
+    return warn_if(large or small, "unit", message)
 
 
 def _check_zero_radius(
@@ -184,14 +140,11 @@ def _check_zero_radius(
             raise
         return Check("eps 0", "not run", NO_GRADIENT)
     natural = misclassified(logits, y)
-    if torch.equal(natural, attacked):
-        return Check("eps 0", "fine")
-    return Check(
-        "eps 0",
-        "error",
+    message = (
         f"with eps 0 an attack breaks {int(attacked.sum())} of {len(x)} samples, without attack {int(natural.sum())} "
-        "are misclassified: the model gives other logits for equal points, check its forward",
+        "are wrong: the model gives other logits for equal points, check its forward"
     )
+    return warn_if(not torch.equal(natural, attacked), "eps 0", message, "error")
 
 
 def _check_gradients(model: nn.Module, x: Tensor, y: Tensor, logits: Tensor) -> Check:
@@ -201,26 +154,22 @@ def _check_gradients(model: nn.Module, x: Tensor, y: Tensor, logits: Tensor) -> 
     vanished = _vanished_share(model, x[right], y[right], cross_entropy_per_row)
     if vanished <= MAX_VANISHED:
         return Check("gradients", "fine")
-    what = f"the cross-entropy has no gradient at {vanished:.0%} of the samples"
     try:
         still = _vanished_share(copy.deepcopy(model).double(), x[right].double(), y[right], margins)
     except Exception as error:  # a model may raise anything when it is copied or converted
         why = (str(error) or repr(error)).splitlines()[0]
-        return Check("gradients", "warning", f"{what}, and the model cannot be repeated in float64 ({why}): add square")
-    if still > MAX_VANISHED:
-        remedy = (
-            f"the margin in float64 has none at {still:.0%} either: gradients are masked, trust square and transfer"
-        )
+        more = f", and the model cannot be repeated in float64 ({why}): add square"
     else:
-        remedy = "the margin in float64 has one: the loss is saturated, trust apgd-t and fab-t, which use logits"
-    return Check("gradients", "warning", f"{what}; {remedy}")
+        more = "; the margin in float64 has one: the loss is saturated, trust apgd-t and fab-t, which use logits"
+        if still > MAX_VANISHED:
+            more = f"; nor has the margin in float64 at {still:.0%}: gradients are masked, trust square and transfer"
+    message = f"the cross-entropy has no gradient at {vanished:.0%} of the samples{more}"
+    return Check("gradients", "warning", message)
 
 
 def _vanished_share(model: nn.Module, x: Tensor, y: Tensor, loss: Loss) -> float:
     g = try_input_gradient(model, x, y, loss)
-    if g is None:
-        return 1.0
-    return float((~(g.flatten(1).abs().amax(1) > VANISHED)).double().mean())
+    return 1.0 if g is None else float((~(g.flatten(1).abs().amax(1) > VANISHED)).double().mean())
 
 
 def try_input_gradient(model: nn.Module, x: Tensor, y: Tensor, loss: Loss) -> Tensor | None:
@@ -237,13 +186,8 @@ def try_input_gradient(model: nn.Module, x: Tensor, y: Tensor, loss: Loss) -> Te
 
 def check_full_split(n: int, total: int) -> Check:
     """Check that all samples of the split were evaluated."""
-    if n == total:
-        return Check("all samples", "fine")
-    return Check(
-        "all samples",
-        "warning",
-        f"{n} of {total} samples were evaluated: such a figure is for orientation, leave out --samples to publish it",
-    )
+    message = "samples were evaluated: such a figure is for orientation, leave out --samples to publish it"
+    return warn_if(n != total, "all samples", f"{n} of {total} {message}")
 
 
 def _check_proofs(outcomes: list[Outcome]) -> Iterator[Check]:
@@ -251,52 +195,37 @@ def _check_proofs(outcomes: list[Outcome]) -> Iterator[Check]:
     attacks = [outcome for outcome in outcomes if not outcome.proof]
     for proof, attack in product(proofs, attacks):
         both = int((~proof.broken & attack.broken).sum())
-        yield Check(
-            f"proof: {attack.attack}",
-            "error" if both else "fine",
-            f"{attack.attack} breaks {both} samples that {proof.attack} proves robust: the model's forward does more "
-            "than its layers say, or one of the two is wrong; trust the attack, and report the layers"
-            if both
-            else "",
+        message = (
+            f"{attack.attack} breaks {both} samples that {proof.attack} proves robust: the forward does more than its "
+            "layers say, or one of the two is wrong; trust the attack, and report the layers"
         )
+        yield warn_if(both > 0, f"proof: {attack.attack}", message, "error")
 
 
-def _check_above_chance(samples: Samples, outcomes: list[Outcome]) -> Check:
-    stages = [stage for outcome in outcomes for stage in (outcome.stages or (outcome,))]
-    natural = next((stage for stage in stages if stage.attack == "natural"), None)
+def _check_above_chance(samples: Samples, natural: Outcome | None) -> Check:
     constant = float(samples.y.bincount().max()) / len(samples)
     if natural is None or len(samples) < MIN_SAMPLES or constant == 1:
         why = "natural is not among the attacks" if natural is None else f"needs {MIN_SAMPLES} samples, of two classes"
         return Check("above chance", "not run", why)
-    if natural.accuracy > constant:
-        return Check("above chance", "fine")
-    return Check(
-        "above chance",
-        "warning",
-        f"the natural accuracy is {natural.accuracy:.2%}, no more than that of always the same class, "
-        f"{constant:.2%}: check the weights, the scale of the samples and their labels",
+    message = (
+        f"the natural accuracy is {natural.accuracy:.2%}, no more than that of always the same class, {constant:.2%}: "
+        "check the weights, the scale of the samples and their labels"
     )
+    return warn_if(natural.accuracy <= constant, "above chance", message)
 
 
-def _check_below_natural(plans: Mapping[str, Plan], outcomes: list[Outcome]) -> Check:
-    stages = [*outcomes, *(stage for outcome in outcomes for stage in outcome.stages)]
-    natural = next((stage for stage in stages if stage.attack == "natural"), None)
+def _check_below_natural(plans: Mapping[str, Plan], outcomes: list[Outcome], natural: Outcome | None) -> Check:
     if natural is None:
         return Check("below natural", "not run", "natural is not among the attacks")
-    above = [
-        outcome
-        for outcome in outcomes
-        if not all(isinstance(attack, Noise | Transfer) for attack in plans[outcome.attack].values())
-        and int(natural.broken.sum()) - int(outcome.broken.sum()) > CHANCE
-    ]
-    if not above:
-        return Check("below natural", "fine")
-    return Check(
-        "below natural",
-        "warning",
-        f"{above[0].attack} leaves {above[0].accuracy:.2%}, more than the natural {natural.accuracy:.2%}: it makes the "
-        "model better, check its loss and its labels",
-    )
+    for outcome in outcomes:
+        random = all(isinstance(attack, Noise | Transfer) for attack in plans[outcome.attack].values())
+        if not random and int(natural.broken.sum()) - int(outcome.broken.sum()) > CHANCE:
+            message = (
+                f"{outcome.attack} leaves {outcome.accuracy:.2%}, more than the natural {natural.accuracy:.2%}: it "
+                "makes the model better, check its loss and its labels"
+            )
+            return Check("below natural", "warning", message)
+    return Check("below natural", "fine")
 
 
 def check_other_attacks(plans: Mapping[str, Plan], trained_with: str | None) -> Check:
@@ -305,13 +234,8 @@ def check_other_attacks(plans: Mapping[str, Plan], trained_with: str | None) -> 
     if trained_with in (None, "natural", "ibp") or not attacks:
         why = "trained_with is not given" if trained_with is None else "it was not trained against an attack"
         return Check("other attacks", "not run", why if attacks else "there is no attack")
-    if all(isinstance(attack, PGD) for attack in attacks):
-        return Check(
-            "other attacks",
-            "warning",
-            f"{trained_with} trains against projected gradient steps, and only these were used: add standard",
-        )
-    return Check("other attacks", "fine")
+    message = f"{trained_with} trains against projected gradient steps, and only these were used: add standard"
+    return warn_if(all(isinstance(attack, PGD) for attack in attacks), "other attacks", message)
 
 
 def _check_black_box(plans: Mapping[str, Plan], outcomes: list[Outcome]) -> Check:
@@ -327,19 +251,14 @@ def _check_black_box(plans: Mapping[str, Plan], outcomes: list[Outcome]) -> Chec
         elif not isinstance(attack, FunctionAttack) and not (isinstance(attack, PGD) and attack.steps == 1):
             white.append(found)
     if not black or not white:
-        return Check(
-            "black box", "not run", "needs an attack of several gradient steps and one of none, as in standard"
-        )
+        why = "needs an attack of several gradient steps and one of none, as in standard"
+        return Check("black box", "not run", why)
     gain = int((torch.stack(black).any(0) & ~torch.stack(white).any(0) & ~natural).sum())
-    if gain <= CHANCE // 2 or gain <= MAX_BLACK_BOX_GAIN * len(natural):
-        return Check("black box", "fine")
-    return Check(
-        "black box",
-        "warning",
+    message = (
         f"attacks without gradients break another {gain} samples, {gain / len(natural):.2%}, that those with gradients "
-        "do not: gradients are masked, or these attacks are too weak, so the true accuracy may be even lower; add "
-        "standard, restarts and queries",
+        "miss: gradients are masked, or these attacks are too weak; add standard, restarts and queries"
     )
+    return warn_if(gain > CHANCE // 2 and gain > MAX_BLACK_BOX_GAIN * len(natural), "black box", message)
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
@@ -347,5 +266,5 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return torch.equal(a, b) or (a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all()))
 
 
-def _more(names: list[str]) -> str:
-    return f" and {len(names) - 1} more" if len(names) > 1 else ""
+def _first_of(names: list[str]) -> str:
+    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else "".join(names)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -40,7 +39,6 @@ from sihg.robust.threat import Ball, Bounds
 from sihg.store.environment import describe_environment
 from sihg.store.schema import EvaluationHeader, Json
 
-Result = TypeVar("Result", Evaluation, RadiusCurve)
 Progress = Callable[[str, int, int], object]  # receives an attack, how many samples are done, and of how many
 
 
@@ -58,13 +56,13 @@ class Task:
     trained_with: str | None = None  # the method, if known
     radii: tuple[float, ...] = ()  # of a curve
 
-    def partial_results(self, folder: Path | None, *, points: bool = False) -> PartialResults | None:
-        """Open the partial results in a folder, or in memory if only points are wanted."""
-        if folder is None and not points:
-            return None
-        return PartialResults(folder, self.name, {} if folder is None else self._identity(), points=points)
+    def partial_results(self, folder: str | Path | None, *, points: bool = False) -> PartialResults | None:
+        """Open the partial results in FOLDER/evaluation, or in memory if only points are wanted."""
+        if folder is None:
+            return PartialResults(None, self.name, {}, points=True) if points else None
+        return PartialResults(Path(folder) / "evaluation", self.name, self.identity(), points=points)
 
-    def _identity(self) -> dict[str, Json]:
+    def identity(self) -> dict[str, Json]:
         """Return what tells this evaluation from others; the folder of the weights may move."""
         attacks = [attack for plan in self.plans.values() for attack in plan.values()]
         if own := [attack.name for attack in attacks if isinstance(attack, FunctionAttack)]:
@@ -81,7 +79,9 @@ class Task:
             "radii": list(self.radii),
             "bounds": sha256_of_tensors(bounds),
             "attacks": {name: {stage: repr(attack) for stage, attack in p.items()} for name, p in self.plans.items()},
-            "sources": [sha256_of_model(attack.source) for attack in attacks if isinstance(attack, Transfer)],
+            "sources": [
+                sha256_of_tensors(attack.source.state_dict()) for attack in attacks if isinstance(attack, Transfer)
+            ],
             "contents": sha256_of_samples(self.samples),
             "model": hashlib.sha256(model.encode()).hexdigest(),
             "version": describe_environment().sihg,
@@ -120,13 +120,10 @@ def evaluate(
         points: Whether to keep the adversarial examples, `evaluation.points`.
         resume: A folder: continue the interrupted evaluation there, and keep partial results in it until `save`.
         progress: Receives (attack, samples done, samples in all) after each part of an attack.
-
     Returns:
         The Evaluation: accuracies, outcomes per sample, and checks.
-
     Raises:
         InputError: An argument, the model or the data cannot be used, or an attack returns an invalid point.
-
     Example:
         >>> data = 0.9 * torch.eye(4), torch.arange(4)
         >>> evaluate(nn.Flatten(), data, eps=0.6, attacks="natural,fgsm").accuracy
@@ -134,8 +131,17 @@ def evaluate(
     """
     ball = Ball(parse_number(eps, "eps") if isinstance(eps, str) else eps, norm, bounds)
     plans = plan_attacks(attacks, ball, last_iterate=last_iterate)
-    task = _task(model, data, samples, ball, plans, seed, last_iterate=last_iterate, trained_with=trained_with)
-    return _run_here(task, resume, progress, points=points, kind=Evaluation)
+    check_module(model)
+    task = make_task(
+        *(model, as_samples(data), plans, ball),
+        count=samples,
+        seed=seed,
+        last_iterate=last_iterate,
+        trained_with=trained_with,
+    )
+    result = run_task(task, task.partial_results(resume, points=points), progress)
+    assert isinstance(result, Evaluation)
+    return result
 
 
 def robust_curve(
@@ -162,13 +168,10 @@ def robust_curve(
     Args:
         radii: Two or more radii that grow, such as [0, "4/255", "8/255"].
         attacks: Names of attacks.
-
     Returns:
         The RadiusCurve: accuracies per attack and radius, and checks.
-
     Raises:
         InputError: As in `evaluate`, or the radii do not grow.
-
     Example:
         >>> data = 0.9 * torch.eye(4), torch.arange(4)
         >>> robust_curve(nn.Flatten(), data, radii=[0, 0.6], attacks="fgsm").accuracy("fgsm")
@@ -177,16 +180,16 @@ def robust_curve(
     eps = check_radii(radii)
     ball = Ball(eps[-1], norm, bounds)
     plans = plan_curve(attacks, ball, eps, last_iterate=last_iterate)
-    task = _task(model, data, samples, ball, plans, seed, eps, last_iterate=last_iterate, trained_with=trained_with)
-    return _run_here(task, resume, progress, points=points, kind=RadiusCurve)
-
-
-def _run_here(
-    task: Task, resume: str | Path | None, progress: Progress | None, *, points: bool, kind: type[Result]
-) -> Result:
-    partial = task.partial_results(None if resume is None else Path(resume) / "evaluation", points=points)
-    result = run_task(task, partial, progress)
-    assert isinstance(result, kind)
+    check_module(model)
+    task = make_task(
+        *(model, as_samples(data), plans, ball, eps),
+        count=samples,
+        seed=seed,
+        last_iterate=last_iterate,
+        trained_with=trained_with,
+    )
+    result = run_task(task, task.partial_results(resume, points=points), progress)
+    assert isinstance(result, RadiusCurve)
     return result
 
 
@@ -235,76 +238,43 @@ def _attack(task: Task, partial: PartialResults | None, progress: Progress | Non
     return join_outcomes(task.plans, outcomes)
 
 
-def _task(
+def make_task(
     model: nn.Module,
-    data: object,
-    count: int | None,
-    ball: Ball,
+    whole: Samples,
     plans: Mapping[str, Plan],
-    seed: int,
+    ball: Ball,
     radii: Sequence[float] = (),
     *,
+    count: int | None,
+    seed: int,
     last_iterate: bool,
     trained_with: str | None,
+    weights: Mapping[str, Tensor] | None = None,
 ) -> Task:
-    check_module(model)
-    samples, index, total = take_subset(as_samples(data), count, seed)
-    header = make_header(
-        *(samples, total, ball, seed),
-        last_iterate=last_iterate,
-        sha256=sha256_of_model(model),
+    """Draw so many samples, each class in proportion (None: all), and describe the evaluation for its record."""
+    index = stratified_subset(replace(whole, x=torch.arange(len(whole))), count, seed).x
+    low, high = (-torch.inf, torch.inf) if ball.bounds is None else ball.bounds
+    bounds = float(torch.as_tensor(low).min()), float(torch.as_tensor(high).max())  # of all features together
+    header = EvaluationHeader(
+        weights="",
+        sha256=sha256_of_tensors(weights or model.state_dict()),
         checkpoint=type(model).__name__,
+        data=whole.name,
+        split="",
+        samples=len(index),
+        of=len(whole),
+        seed=seed,
+        norm=ball.norm,
+        bounds=bounds if np.isfinite(bounds).all() else None,
         device=str(device_of(model)),
+        rule="last iterate" if last_iterate else "any iterate",
     )
-    parts = [header.checkpoint, samples.name, "+".join(plans)]
+    parts = [header.checkpoint, whole.name, "+".join(plans)]
     parts += [f"curve-{radii[0]:g}:{radii[-1]:g}:{len(radii)}" if radii else f"eps-{ball.eps:.6g}"]
     parts += [ball.norm] if ball.norm != "linf" else []
     parts += [f"bounds-{header.bounds}"] if header.bounds != (0.0, 1.0) else []
     parts += [f"n{count}"] if count is not None else []
     parts += [f"seed{seed}"] if seed else []
     parts += ["last-iterate"] if last_iterate else []
+    samples = whole if len(index) == len(whole) else whole.take(index)
     return Task(model, samples, index, ball, plans, header, record_name(parts), trained_with, tuple(radii))
-
-
-def take_subset(whole: Samples, count: int | None, seed: int) -> tuple[Samples, Tensor, int]:
-    """Return so many samples, each class in proportion (None: all), the index of each, and how many there are."""
-    index = stratified_subset(replace(whole, x=torch.arange(len(whole))), count, seed).x
-    return whole if len(index) == len(whole) else whole.take(index), index, len(whole)
-
-
-def make_header(
-    samples: Samples,
-    total: int,
-    ball: Ball,
-    seed: int,
-    *,
-    last_iterate: bool,
-    sha256: str,
-    checkpoint: str,
-    device: str,
-    weights: str = "",
-    data: str = "",
-    split: str = "",
-) -> EvaluationHeader:
-    """Return what a record says about the model, the samples and the attacker."""
-    low, high = (-torch.inf, torch.inf) if ball.bounds is None else ball.bounds
-    bounds = float(torch.as_tensor(low).min()), float(torch.as_tensor(high).max())
-    return EvaluationHeader(
-        weights=weights,
-        sha256=sha256,
-        checkpoint=checkpoint,
-        data=data or samples.name,
-        split=split,
-        samples=len(samples),
-        of=total,
-        seed=seed,
-        norm=ball.norm,
-        bounds=bounds if np.isfinite(bounds).all() else None,  # of all features together
-        device=device,
-        rule="last iterate" if last_iterate else "any iterate",
-    )
-
-
-def sha256_of_model(model: nn.Module) -> str:
-    """Return the SHA-256 of the model's parameters and buffers."""
-    return sha256_of_tensors({name: v for name, v in model.state_dict().items() if isinstance(v, Tensor)})

@@ -6,18 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
 from torch import nn
 
 from sihg.errors import InputError, UnknownNameError
 from sihg.robust import data as sources
 from sihg.robust.attacks.preflight import check_device, check_model
 from sihg.robust.data.samples import Samples
-from sihg.robust.evaluation.evaluate import Progress, Task, make_header, run_task, take_subset
+from sihg.robust.evaluation.evaluate import Progress, Task, make_task, run_task
 from sihg.robust.evaluation.findings import Evaluation, RadiusCurve
 from sihg.robust.evaluation.gallery import has_pictures, save_gallery
 from sihg.robust.evaluation.partial import EvaluationWarning, PartialResults
 from sihg.robust.evaluation.plans import attack_names, parse_curve, plan_attacks, plan_curve
-from sihg.robust.evaluation.stored import record_name, sha256_of_tensors
+from sihg.robust.evaluation.stored import record_name
 from sihg.robust.threat import NORMS, Ball
 from sihg.robust.training.config import Settings
 from sihg.robust.training.weights import SUFFIXES, Weights, load, load_weights, of_file, of_run
@@ -42,6 +43,9 @@ class EvaluationRequest:
         points: Whether to keep the adversarial examples, NAME.points.npy.
         device: Where to compute (default: the run's device).
         changes: Settings other than the run's, as text: any of eps, norm, bounds, data, model, width.
+    Example:
+        >>> EvaluationRequest(attacks=("standard",), changes={"eps": "8/255"}).split
+        'test'
     """
 
     attacks: tuple[str, ...] = ("natural", "pgd-20")
@@ -145,12 +149,14 @@ def evaluate_run(
         data_dir: The folder of the data files.
         out: Where the record goes (default: RUN/evaluation; of a file, nowhere).
         progress: Receives (attack, samples done, samples in all).
-
     Returns:
         The Evaluation, or the RadiusCurve if the request has a curve.
-
     Raises:
         InputError: The weights, the data or the request cannot be used, or the record cannot be written.
+    Example:
+        >>> evaluate_run("runs/none")
+        Traceback (most recent call last):
+        sihg.errors.InputError: runs/none does not exist: give the folder of a run, or a file of weights
     """
     (target,) = find_targets([Path(path)], request or EvaluationRequest(), out=out)
     prepared = prepare(target, data_dir=data_dir)
@@ -191,12 +197,11 @@ def prepare(target: Target, *, data_dir: Path | None = None) -> PreparedEvaluati
     plan_attacks(request.attacks, ball, source=lambda _run: nn.Identity())  # unknown names, before the data is read
     check_device(settings.device)
     whole = _read_samples(settings.data, request.split, data_dir or weights.data_dir)
-    samples, index, total = take_subset(whole, request.samples, request.seed)
-    model = _fill_model(weights, samples)
+    model = _fill_model(weights, whole)
 
     def load_source(run: str) -> nn.Module:
         source = load(run).to(settings.device)
-        check_model(source, samples)
+        check_model(source, whole)
         return source
 
     last_iterate = request.last_iterate
@@ -205,19 +210,27 @@ def prepare(target: Target, *, data_dir: Path | None = None) -> PreparedEvaluati
         if radii
         else plan_attacks(request.attacks, ball, last_iterate=last_iterate, source=load_source)
     )
-    header = make_header(
-        *(samples, total, ball, request.seed),
+    task = make_task(
+        *(model, whole, plans, ball, radii),
+        count=request.samples,
+        seed=request.seed,
         last_iterate=last_iterate,
-        sha256=sha256_of_tensors(weights.tensors),
-        checkpoint=weights.label,
-        device=settings.device,
+        trained_with=settings.method.name if weights.folder else None,
+        weights=weights.tensors,
+    )
+    header = msgspec.structs.replace(
+        task.header,
         weights=str(weights.source),
+        checkpoint=weights.label,
         data=settings.data,
         split=request.split,
+        device=settings.device,
     )
-    trained_with = settings.method.name if weights.folder else None
-    task = Task(model, samples, index, ball, plans, header, target.name, trained_with, tuple(radii))
-    return PreparedEvaluation(target, task, task.partial_results(target.home, points=request.points))
+    task = replace(task, name=target.name, header=header)
+    partial = None
+    if target.home is not None:
+        partial = PartialResults(target.home, target.name, task.identity(), points=request.points)
+    return PreparedEvaluation(target, task, partial)
 
 
 def _read_samples(data: str, split: str, data_dir: Path | None) -> Samples:

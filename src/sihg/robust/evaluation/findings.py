@@ -34,38 +34,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Findings:
-    """What the attacks found, and what the checks say about it. Evaluation and RadiusCurve share this.
+    """What the attacks found, and what the checks say about it. Evaluation and RadiusCurve share this."""
 
-    Args:
-        name: The name of the record's files.
-        header: Which model was evaluated on which samples.
-        ball: The ball of the attacks; of a curve, the largest.
-        index: The index of each sample in its split.
-        labels: The label of each sample.
-        outcomes: What each attack found.
-        checks: What each check says.
-        checks_seconds: The seconds that the checks took.
-        radii: The radii of a curve, growing.
-        partial: The partial results, which also hold the points.
-    """
-
-    name: str
-    header: EvaluationHeader
-    ball: Ball
-    index: Tensor
+    name: str  # of the record's files
+    header: EvaluationHeader  # which model was evaluated on which samples
+    ball: Ball  # of a curve, the largest
+    index: Tensor  # of each sample in its split
     labels: Tensor
     outcomes: tuple[Outcome, ...]
     checks: tuple[Check, ...]
     checks_seconds: float
-    radii: tuple[float, ...] = ()
+    radii: tuple[float, ...] = ()  # of a curve, growing
     partial: PartialResults | None = None
 
     @property
     def points(self) -> Tensor | None:
-        """The adversarial examples, one per sample, if `points=True` was asked for.
-
-        Each is the point of the first attack that broke the sample, else that of the smallest margin.
-        """
+        """Each sample's point of the first attack that broke it, else that of the smallest margin; None if not kept."""
         return None if self.partial is None else self.partial.points
 
     @property
@@ -92,27 +76,7 @@ class Findings:
         return outcomes[attack]
 
     def save(self, folder: str | Path, *, name: str | None = None) -> Path:
-        """Write the record that `sihg report FOLDER` shows.
-
-        Args:
-            folder: The files go to FOLDER/evaluation: NAME.json the record, NAME.npz what each attack found per
-                sample, NAME.points.npy the points if they were kept.
-            name: The name of the files (default: what was evaluated, and how).
-
-        Returns:
-            The path of NAME.json.
-
-        Raises:
-            InputError: The files cannot be written.
-
-        Example:
-            >>> import sihg, tempfile
-            >>> data = 0.9 * torch.eye(4), torch.arange(4)
-            >>> evaluation = sihg.evaluate(torch.nn.Flatten(), data, eps=0.6, attacks="natural,fgsm")
-            >>> with tempfile.TemporaryDirectory() as folder:
-            ...     evaluation.save(folder).name
-            'Flatten_data_natural+fgsm_eps-0.6.json'
-        """
+        """Write FOLDER/evaluation/NAME.json and .npz, which `sihg report FOLDER` shows; return NAME.json."""
         return self.write(Path(folder) / "evaluation", name or self.name)[0]
 
     def write(self, home: Path, name: str) -> list[Path]:
@@ -147,19 +111,16 @@ class Findings:
 class Evaluation(Findings):
     """Accuracy under attacks at one radius. `print` shows a table, `save` writes the record.
 
-    `evaluate` makes it. `evaluation["pgd-20"]` is the outcome of one attack, `points` are the adversarial examples.
-
     Args:
-        *: As those of Findings.
-
+        *: Those of Findings; `evaluate` gives them.
     Example:
         >>> import sihg
         >>> data = 0.9 * torch.eye(4), torch.arange(4)
         >>> evaluation = sihg.evaluate(torch.nn.Flatten(), data, eps="1/10", attacks="natural,fgsm")
         >>> evaluation
         <Evaluation: 100.00 % under natural, fgsm; linf, eps 0.1 = 25.5/255, 4 samples, warnings: 0, errors: 0>
-        >>> evaluation.accuracy, evaluation["fgsm"].broken.tolist()
-        (1.0, [False, False, False, False])
+        >>> evaluation.accuracy, evaluation["fgsm"].broken.tolist(), evaluation.name
+        (1.0, [False, False, False, False], 'Flatten_data_natural+fgsm_eps-0.1')
     """
 
     @property
@@ -207,11 +168,8 @@ class Evaluation(Findings):
 class RadiusCurve(Findings):
     """Accuracy under attacks at growing radii. `print` shows a table, `plot` draws it, `save` writes the record.
 
-    `robust_curve` makes it.
-
     Args:
-        *: As those of Findings.
-
+        *: Those of Findings; `robust_curve` gives them.
     Example:
         >>> import sihg
         >>> data = 0.9 * torch.eye(4), torch.arange(4)
@@ -239,21 +197,7 @@ class RadiusCurve(Findings):
         return CurveRecord(**header, eps=self.radii, curves=self.rows(), checks=self.checks, environment=environment)
 
     def plot(self, axes: "Axes | None" = None) -> "Axes":
-        """Draw accuracy against the radius, each attack with its 95 % interval.
-
-        Args:
-            axes: The matplotlib axes to draw on (default: those of a new figure, `axes.figure`).
-
-        Returns:
-            The axes.
-
-        Example:
-            >>> import sihg
-            >>> data = 0.9 * torch.eye(4), torch.arange(4)
-            >>> curve = sihg.robust_curve(torch.nn.Flatten(), data, radii=[0, 0.6], attacks="fgsm")
-            >>> curve.plot().get_xlabel()
-            'radius of the attack (linf)'
-        """
+        """Draw accuracy against the radius with its 95 % interval, on these axes or in a new figure, `axes.figure`."""
         if axes is None:
             from matplotlib.figure import Figure
 

@@ -35,19 +35,8 @@ def save_gallery(
     outcome = strongest_attack(outcomes)
     if outcome is None:
         return None
-    about = GalleryHeader(
-        sha256=header.sha256,
-        checkpoint=header.checkpoint,
-        data=header.data,
-        split=header.split,
-        eps=eps,
-        norm=header.norm,
-        bounds=header.bounds,
-        rule=header.rule,
-        classes=samples.classes,
-        attack=outcome.attack,
-        accuracy=outcome.accuracy,
-    )
+    same = {name: getattr(header, name) for name in ("sha256", "checkpoint", "data", "split", "norm", "bounds", "rule")}
+    about = GalleryHeader(**same, eps=eps, classes=samples.classes, attack=outcome.attack, accuracy=outcome.accuracy)
     if has_stronger_gallery(path, about):
         return None
     arrays = make_gallery(model, samples, plans[outcome.attack], outcome, seed=header.seed)

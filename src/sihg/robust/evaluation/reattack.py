@@ -16,7 +16,7 @@ from sihg.robust.attacks.pgd import PGD
 from sihg.robust.attacks.registry import Plan
 from sihg.robust.attacks.runner import Outcome, device_of, run_attacks
 from sihg.robust.data.samples import Samples, stratified_rows
-from sihg.robust.evaluation.diagnostics import CHANCE, MAX_PROBED, MIN_SAMPLES, NO_GRADIENT, try_input_gradient
+from sihg.robust.evaluation.diagnostics import CHANCE, MAX_PROBED, MIN_SAMPLES, NO_GRADIENT, try_input_gradient, warn_if
 from sihg.robust.gradients import cross_entropy_per_row
 from sihg.robust.threat import Ball
 from sihg.store.schema import Check
@@ -40,17 +40,8 @@ def reattack_checks(
 ) -> Iterator[Check]:
     """Compare attacks with weaker ones: those of the evaluation, or further ones on some samples.
 
-    The cheapest run first, as long as all checks together take a small share of the evaluation's time.
-
-    Args:
-        model: The model.
-        samples: The samples of the evaluation.
-        ball: The ball of the evaluation.
-        plans: The attacks of the evaluation.
-        outcomes: What they found.
-        seed: The seed of the evaluation.
-        spent: The seconds that other checks have taken.
-        share: The share of the evaluation's time that all checks may take.
+    The cheapest run first, as long as all checks take a small share of the evaluation's time. `spent` are the seconds
+    that other checks have taken, `share` the share of the time that all may take.
     """
     checks = {"one step": _check_one_step, "radius": _check_radius, "steps": _check_steps, "runs": _check_restarts}
     seconds = sum(outcome.seconds for outcome in outcomes)
@@ -171,14 +162,11 @@ def _check_one_step(probe: Probe) -> Check | None:
     if rows is None:
         return None
     single, several = probe.broken(fgsm, rows), probe.broken(many, rows)
-    if not _more_broken(single, several):
-        return Check("one step", "fine")
-    return Check(
-        "one step",
-        "warning",
+    message = (
         f"one step breaks {_share(single):.1%} of {len(rows)} samples, {_name(many)} only {_share(several):.1%}: "
-        "gradients are masked, trust square",
+        "gradients are masked, trust square"
     )
+    return warn_if(_more_broken(single, several), "one step", message)
 
 
 def _check_radius(probe: Probe) -> Check | None:
@@ -193,34 +181,29 @@ def _check_radius(probe: Probe) -> Check | None:
     broken = [probe.broken(attack, rows) for attack in attacks]
     for (small, a), (large, b) in pairwise(zip(radii, broken, strict=True)):
         if _more_broken(a, b):
-            return Check(
-                "radius",
-                "warning",
+            message = (
                 f"accuracy rises from {1 - _share(a):.1%} to {1 - _share(b):.1%} as eps grows from {small:g} to "
-                f"{large:g}: the attack does not find what is there, gradients are masked; trust square",
+                f"{large:g}: the attack misses what a smaller ball has, gradients are masked; trust square"
             )
+            return Check("radius", "warning", message)
     n, held = len(rows), 1 - _share(broken[-1])
     constant = float(probe.samples.y[rows].bincount().max()) / n
-    if radii[-1] >= half and held > constant + 2 * math.sqrt(constant * (1 - constant) / n):
-        return Check(
-            "radius",
-            "warning",
-            f"at eps {radii[-1]:g}, half the range or more, {held:.1%} hold, though all samples could be made alike: "
-            "gradients are masked; trust square",
-        )
-    return Check("radius", "fine")
+    message = (
+        f"at eps {radii[-1]:g}, half the range or more, {held:.1%} hold, though all samples could be made alike: "
+        "gradients are masked; trust square"
+    )
+    fires = radii[-1] >= half and held > constant + 2 * math.sqrt(constant * (1 - constant) / n)
+    return warn_if(fires, "radius", message)
 
 
 def _check_steps(probe: Probe) -> Check | None:
-    return _check_convergence(
-        probe, "steps", probe.known(lambda steps, restarts: steps >= 100 and restarts == 1, probe.pgd(100))
-    )
+    attack = probe.known(lambda steps, restarts: steps >= 100 and restarts == 1, probe.pgd(100))
+    return _check_convergence(probe, "steps", attack)
 
 
 def _check_restarts(probe: Probe) -> Check | None:
-    return _check_convergence(
-        probe, "runs", probe.known(lambda steps, restarts: steps == 20 and restarts >= 5, probe.pgd(20, 5))
-    )
+    attack = probe.known(lambda steps, restarts: steps == 20 and restarts >= 5, probe.pgd(20, 5))
+    return _check_convergence(probe, "runs", attack)
 
 
 def _check_convergence(probe: Probe, name: str, attack: PGD) -> Check | None:
@@ -230,14 +213,11 @@ def _check_convergence(probe: Probe, name: str, attack: PGD) -> Check | None:
     if rows is None:
         return None
     less, more = probe.broken(short, rows) | probe.found[rows], probe.broken(attack, rows)
-    if not _more_broken(more, less):
-        return Check(name, "fine")
-    return Check(
-        name,
-        "warning",
+    message = (
         f"of {len(rows)} samples {_name(attack)} breaks {_share(more):.1%}, pgd-20 and the evaluation together "
-        f"{_share(less):.1%}: PGD-20 has not converged on this model, use more steps and restarts, or standard",
+        f"{_share(less):.1%}: PGD-20 has not converged on this model, use more steps and restarts, or standard"
     )
+    return warn_if(_more_broken(more, less), name, message)
 
 
 def _name(attack: PGD) -> str:

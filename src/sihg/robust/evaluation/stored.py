@@ -36,12 +36,13 @@ def record_name(parts: Sequence[str], *, hashed: bool = False) -> str:
     return name
 
 
-def sha256_of_tensors(tensors: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 of named tensors, in the order of their names."""
+def sha256_of_tensors(tensors: Mapping[str, object]) -> str:
+    """Return the SHA-256 of named tensors, in the order of their names; a state dict may hold other things too."""
     digest = hashlib.sha256()
-    for name, value in sorted(tensors.items()):
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(_bytes_of(value))
+    for name in sorted(tensors):
+        value = tensors[name]
+        if isinstance(value, Tensor):
+            digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode() + _bytes_of(value))
     return digest.hexdigest()
 
 
