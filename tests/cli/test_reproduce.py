@@ -235,7 +235,7 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     "no-attacks": ("digits", "--attacks", ""),
     "trials-range": ("digits", "--trials", "0"),
     "samples-range": ("digits", "--samples", "398"),
-    "method-setting": ("digits", "--methods", "pgd,dat", "--tau", "0.1"),
+    "setting-of-another-method": ("digits", "--methods", "pgd,dat", "--tau", "0.1"),
     "set-form": ("digits", "--set", "x"),
     "usage": ("digits", "--lr"),
 }

@@ -27,7 +27,7 @@ from tests.refused import refused
         ("setting-of-the-grid", lambda: build_grid("digits", settings={"method": "pgd"})),
         ("setting-of-the-grid", lambda: build_grid("digits", settings={"data": "mnist"})),
         ("unknown-setting", lambda: build_grid("digits", settings={"epoch": 3})),
-        ("method-setting", lambda: build_grid("digits", methods="pgd,dat", settings={"tau": 0.1})),
+        ("setting-of-another-method", lambda: build_grid("digits", methods="pgd,dat", settings={"tau": 0.1})),
         ("jobs-range", lambda: run_grid(build_grid("digits", out="nowhere"), jobs=0)),
         ("unknown-attack", lambda: run_grid(build_grid("digits", attacks="pdg-20", out="nowhere"))),
     ],
