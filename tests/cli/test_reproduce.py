@@ -236,7 +236,7 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     "trials-range": ("digits", "--trials", "0"),
     "samples-range": ("digits", "--samples", "398"),
     "setting-of-another-method": ("digits", "--methods", "pgd,dat", "--tau", "0.1"),
-    "set-form": ("digits", "--set", "x"),
+    "set-not-key-value": ("digits", "--set", "x"),
     "usage": ("digits", "--lr"),
 }
 
