@@ -7,7 +7,6 @@ from rich.console import Console
 
 from sihg.cli import grid_progress
 from sihg.cli.grid_progress import GridProgress, format_duration
-from sihg.cli.progress import Bar, heard_by
 from sihg.experiments.launcher import JobEnded, JobProgressed, JobStarted, Progress
 from sihg.experiments.time_left import TimeLeft
 
@@ -70,15 +69,3 @@ def test_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_durations_in_seconds_minutes_and_hours() -> None:
     assert [format_duration(s) for s in (0.4, 99, 125, 5000, 7200)] == ["0 s", "99 s", "2 min", "83 min", "2.0 h"]
-
-
-def test_a_listener_hears_what_a_bar_would_show(capsys: pytest.CaptureFixture[str]) -> None:
-    heard: list[tuple[str, int, int]] = []
-    with heard_by(lambda *about: heard.append(about)), Bar("training", 8, "steps") as bar:
-        bar.update(3, "loss 1")
-        bar.update(8, "loss 0")
-    assert heard == [("training", 3, 8), ("training", 8, 8)]
-    with Bar("training", 8, "steps") as bar:
-        bar.update(8, "")
-    assert len(heard) == 2
-    assert capsys.readouterr().err == ""

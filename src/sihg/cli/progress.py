@@ -1,38 +1,23 @@
-"""Progress on standard error: a bar on a terminal, a plain line now and then elsewhere."""
+"""Show progress on standard error: a bar on a terminal, a line every ten seconds elsewhere."""
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 SECONDS_BETWEEN_LINES = 10.0
-Listener = Callable[[str, int, int], object]  # hears a name, what is done, and of how much
-_listener: Listener | None = None
-
-
-@contextmanager
-def heard_by(listener: Listener) -> Iterator[None]:
-    """Let a listener hear of all progress, instead of a reader."""
-    global _listener
-    before, _listener = _listener, listener
-    try:
-        yield
-    finally:
-        _listener = before
 
 
 class Bar:
-    """One task's progress; `update` may be called as often as you like."""
+    """The progress of one task; `update` may be called after every step, however short."""
 
     def __init__(self, name: str, total: int, unit: str = "iterations") -> None:
         self.name, self.total, self.unit = name, total, unit
         console = Console(stderr=True)
         self._rich = None
-        if console.is_terminal and _listener is None:
+        if console.is_terminal:
             columns = (
                 TextColumn("{task.description:14}"),
                 BarColumn(),
@@ -45,10 +30,8 @@ class Bar:
         self._next = time.monotonic() + SECONDS_BETWEEN_LINES
 
     def update(self, done: int, note: str) -> None:
-        """Say how far it is."""
-        if _listener is not None:
-            _listener(self.name, done, self.total)
-        elif self._rich is not None:
+        """Show the number done, and a note."""
+        if self._rich is not None:
             self._rich.update(self._task, completed=done, note=note)
         elif time.monotonic() >= self._next:
             self._next = time.monotonic() + SECONDS_BETWEEN_LINES
