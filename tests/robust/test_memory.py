@@ -1,10 +1,7 @@
-import errno
-import os
-import subprocess
-import sys
+"""The perturbation memory: what it stores, what it checks, what it refuses."""
+
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,29 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sihg.errors import InputError, UnknownNameError
 from sihg.robust.memory import DTYPES, PerturbationMemory
-
-EPS = 0.3
-SHAPE = (2, 3)
-
-
-def draws(seed: int, count: int, eps: float = EPS, shape: tuple[int, ...] = SHAPE) -> Tensor:
-    return (2 * torch.rand(count, *shape, generator=torch.Generator().manual_seed(seed)) - 1) * eps
-
-
-def index(*samples: int) -> Tensor:
-    return torch.tensor(samples, dtype=torch.int64)
-
-
-def everything(memory: PerturbationMemory, epoch: int) -> Tensor:
-    return memory.read(torch.arange(memory.n), epoch)
-
-
-def row(memory: PerturbationMemory, epoch: int, sample: int) -> Any:
-    """The stored bytes of a sample, to be damaged."""
-    chunk, place = divmod(sample, memory._rows_a_chunk)
-    return memory._generations[epoch % 2][chunk][place]
+from tests.refused import refused
+from tests.robust.perturbations import EPS, SHAPE, draws, everything, index, row
 
 
 @pytest.fixture(params=["ram", "files"])
@@ -154,9 +131,9 @@ def test_any_flipped_bit_is_found_and_named(memory: PerturbationMemory, byte: in
     for bit in range(8):
         row(memory, epoch, 6)[byte] ^= 1 << bit
         assert memory.read(index(5, 7), epoch + 1).any()
-        with pytest.raises(InputError, match=r"the perturbation of sample 6 .*: it was damaged, re"):
+        with refused("memory-row-damaged", sample=6):
             everything(memory, epoch + 1)
-        with pytest.raises(InputError, match="the perturbation of sample 6 "):
+        with refused("memory-row-damaged", sample=6):
             memory.state(epoch)
         row(memory, epoch, 6)[byte] ^= 1 << bit
     assert everything(memory, epoch + 1).any()
@@ -164,7 +141,7 @@ def test_any_flipped_bit_is_found_and_named(memory: PerturbationMemory, byte: in
 
 def test_a_flipped_bit_in_a_row_never_written_is_found(memory: PerturbationMemory) -> None:
     row(memory, 1, 4)[2] = 1
-    with pytest.raises(InputError, match=r"sample 4 .*never written but is not zero"):
+    with refused("memory-row-damaged", sample=4, damage="never-written"):
         everything(memory, 0)
 
 
@@ -172,14 +149,14 @@ def test_swapped_rows_are_named(memory: PerturbationMemory) -> None:
     memory.write(torch.arange(10), 0, draws(0, 10))
     mine, other = row(memory, 0, 2).copy(), row(memory, 0, 5).copy()
     row(memory, 0, 2)[:], row(memory, 0, 5)[:] = other, mine
-    with pytest.raises(InputError, match=r"sample 2 .*holds the row of sample 5"):
+    with refused("memory-row-damaged", sample=2, damage="sample"):
         everything(memory, 1)
 
 
 def test_swapped_generations_are_named(memory: PerturbationMemory) -> None:
     memory.write(torch.arange(10), 0, draws(0, 10))
     row(memory, 1, 2)[:] = row(memory, 0, 2)
-    with pytest.raises(InputError, match=r"sample 2 .*of generation 1 holds a row of epoch 0"):
+    with refused("memory-row-damaged", sample=2, damage="generation"):
         memory.read(index(2), 2)
 
 
@@ -195,12 +172,12 @@ def test_damage_in_a_saved_state_is_named_and_changes_nothing() -> None:
     ):
         state = {key: value.clone() for key, value in memory.state(0).items()}
         state[name][place] += change
-        with pytest.raises(InputError, match="the perturbation of sample 4 "):
+        with refused("memory-row-damaged", sample=4):
             memory.load_state(state)
     for column, value in ((0, -2), (0, 2**32 - 1), (1, -1), (1, 2**32)):
         state = {key: value.clone() for key, value in memory.state(0).items()}
         state["tags"][4, column] = value
-        with pytest.raises(InputError, match="the saved tag of sample 4 is"):
+        with refused("memory-state-damaged", sample=4):
             memory.load_state(state)
     assert torch.equal(everything(memory, 1), before)
 
@@ -216,9 +193,9 @@ def test_damage_in_a_saved_state_is_named_and_changes_nothing() -> None:
 )
 def test_a_state_of_another_memory_is_refused(other: PerturbationMemory) -> None:
     memory = PerturbationMemory(10, SHAPE, EPS)
-    with pytest.raises(InputError, match=r"here is int8 of shape .* resume with the settings it was saved with"):
+    with refused("memory-state-other"):
         memory.load_state(other.state(0))
-    with pytest.raises(InputError, match="the saved memory has no eps, tags"):
+    with refused("memory-state-incomplete"):
         memory.load_state({"values": other.state(0)["values"]})
 
 
@@ -229,11 +206,9 @@ def test_an_overwritten_generation_is_refused(memory: PerturbationMemory) -> Non
     for epoch in (3, 4):
         memory.check_available(epoch)
     for epoch in (0, 1, 2):
-        with pytest.raises(
-            InputError, match=rf"needs in epoch {epoch} was overwritten in epoch \d: resume from a newer"
-        ):
+        with refused("memory-overwritten", epoch=epoch):
             memory.check_available(epoch)
-    with pytest.raises(InputError, match="sample 8 needs in epoch 2 was overwritten in epoch 3"):
+    with refused("memory-overwritten", sample=8, epoch=2):
         everything(memory, 2)
     assert everything(memory, 3).any()
 
@@ -242,37 +217,37 @@ def test_an_overwritten_generation_is_refused(memory: PerturbationMemory) -> Non
 def test_what_is_not_finite_is_refused_and_nothing_written(memory: PerturbationMemory, wrong: float) -> None:
     delta = draws(0, 3)
     delta[1, 0, 2] = wrong
-    with pytest.raises(InputError, match=r"^not finite: sample 7 "):
+    with refused("memory-not-finite", sample=7):
         memory.write(index(2, 7, 9), 0, delta)
     assert not everything(memory, 1).any()
 
 
 def test_what_does_not_fit_is_refused_and_nothing_written(memory: PerturbationMemory) -> None:
-    with pytest.raises(InputError, match=r"sample 7 reaches 0.3006, beyond eps = 0.3, none is kept"):
+    with refused("memory-delta-range", sample=7):
         memory.write(index(2, 7), 0, torch.tensor([0.3, -0.3006])[:, None, None].expand(2, *SHAPE))
-    with pytest.raises(InputError, match=r"shape \(2, 3, 2\), 2 samples need \(2, 2, 3\)"):
+    with refused("memory-delta-shape", shape=(2, 3, 2)):
         memory.write(index(2, 7), 0, torch.zeros(2, 3, 2))
-    with pytest.raises(InputError, match="sample 7 is written twice"):
+    with refused("memory-index-twice", sample=7):
         memory.write(index(7, 2, 7), 0, draws(0, 3))
     for sample in (10, -1):
-        with pytest.raises(InputError, match=f"sample {sample} is not in the memory, which has samples 0 to 9"):
+        with refused("memory-index-range", sample=sample):
             memory.write(index(0, sample), 0, draws(0, 2))
-        with pytest.raises(InputError, match=f"sample {sample} is not in the memory"):
+        with refused("memory-index-range", sample=sample):
             memory.read(index(0, sample), 0)
-    with pytest.raises(InputError, match="give a list of int64 numbers"):
+    with refused("memory-index-type"):
         memory.read(torch.tensor([0.0]), 0)
-    with pytest.raises(InputError, match="epoch must be from 0"):
+    with refused("memory-epoch", epoch=-1):
         memory.write(index(0), -1, draws(0, 1))
     assert not everything(memory, 9).any()
 
 
 @pytest.mark.parametrize("eps", [0.0, -1.0, float("nan"), float("inf")])
 def test_bad_settings_are_refused(eps: float) -> None:
-    with pytest.raises(InputError, match="eps must be finite and > 0"):
+    with refused("memory-eps-range"):
         PerturbationMemory(10, SHAPE, eps)
-    with pytest.raises(InputError, match="needs samples and values"):
+    with refused("memory-empty", n=0):
         PerturbationMemory(0, SHAPE, EPS)
-    with pytest.raises(UnknownNameError, match="choose from int8, fp16, fp32"):
+    with refused("unknown-dtype-of-the-memory", name="int4"):
         PerturbationMemory(10, SHAPE, EPS, dtype="int4")
 
 
@@ -288,117 +263,6 @@ def test_a_row_is_guarded_by_the_checksum_of_all_that_is_in_it() -> None:
     stored = row(memory, 4, 6).tobytes()
     assert np.frombuffer(stored[-12:-4], "<u4").tolist() == [6, 5]
     assert np.frombuffer(stored[-4:], "<u4")[0] == zlib.crc32(stored[:-4], memory._seed)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_files_hold_what_ram_holds(tmp_path: Path, dtype: str) -> None:
-    ram = PerturbationMemory(10, SHAPE, EPS, dtype=dtype)
-    files = PerturbationMemory(10, SHAPE, EPS, dtype=dtype, folder=tmp_path, chunk_bytes=120)
-    for epoch in range(3):
-        for where in torch.randperm(10, generator=torch.Generator().manual_seed(epoch)).split(4):
-            for memory in (ram, files):
-                memory.write(where, epoch, draws(epoch, len(where)))
-    files.flush()
-    del files
-    again = PerturbationMemory(10, SHAPE, EPS, dtype=dtype, folder=tmp_path)  # its own files tell their size
-    assert torch.equal(everything(again, 3), everything(ram, 3))
-    assert sum(path.stat().st_size for path in tmp_path.glob("*.bin")) == ram.nbytes
-    assert len(list(tmp_path.glob("*.bin"))) > 2
-
-
-@pytest.mark.parametrize(
-    ("n", "shape", "eps", "dtype", "message"),
-    [
-        (11, SHAPE, EPS, "int8", "n = 10 where 11 is needed"),
-        (10, (3, 2), EPS, "int8", r"shape = \[2, 3\] where \[3, 2\] is needed"),
-        (10, SHAPE, 0.2, "int8", "eps = 0.3 where 0.2 is needed"),
-        (10, SHAPE, EPS, "fp16", "dtype = int8 where fp16 is needed"),
-    ],
-)
-def test_a_folder_of_another_memory_is_refused(
-    tmp_path: Path, n: int, shape: tuple[int, ...], eps: float, dtype: str, message: str
-) -> None:
-    PerturbationMemory(10, SHAPE, EPS, folder=tmp_path)
-    with pytest.raises(InputError, match=message):
-        PerturbationMemory(n, shape, eps, dtype=dtype, folder=tmp_path)
-
-
-def test_damaged_files_of_a_folder_are_named(tmp_path: Path) -> None:
-    PerturbationMemory(10, SHAPE, EPS, folder=tmp_path)
-    chunk, manifest = tmp_path / "generation1-0000.bin", tmp_path / "memory.json"
-    whole = chunk.read_bytes()
-    chunk.write_bytes(whole[:-1])
-    with pytest.raises(InputError, match=f"generation1-0000.bin has {len(whole) - 1} bytes, .* needs {len(whole)}"):
-        PerturbationMemory(10, SHAPE, EPS, folder=tmp_path)
-    chunk.unlink()
-    with pytest.raises(InputError, match=r"generation1-0000.bin of the perturbation memory cannot be opened"):
-        PerturbationMemory(10, SHAPE, EPS, folder=tmp_path)
-    for text in ("{", "[]", "{}", '{"rows_a_chunk": null}'):
-        manifest.write_text(text)
-        with pytest.raises(InputError, match=r"memory.json cannot be read"):
-            PerturbationMemory(10, SHAPE, EPS, folder=tmp_path)
-
-
-def test_a_full_disk_is_told_before_training_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reserve, calls = os.posix_fallocate, []
-
-    def full(handle: int, offset: int, size: int) -> None:
-        calls.append(size)
-        if len(calls) > 2:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        reserve(handle, offset, size)
-
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(InputError, match=r"No space left on device\), which needs 400 bytes where [\d,]+ are free"):
-        PerturbationMemory(10, SHAPE, EPS, folder=tmp_path / "memory", chunk_bytes=120)
-    assert list((tmp_path / "memory").iterdir()) == []
-
-
-def test_without_reservation_the_files_are_filled_with_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "posix_fallocate")
-    PerturbationMemory(10, SHAPE, EPS, folder=tmp_path / "missing")
-
-    def unsupported(_handle: int, _offset: int, _size: int) -> None:
-        raise OSError(errno.EOPNOTSUPP, "not here")
-
-    monkeypatch.setattr(os, "posix_fallocate", unsupported, raising=False)
-    PerturbationMemory(10, SHAPE, EPS, folder=tmp_path / "unsupported")
-    for place in ("missing", "unsupported"):
-        assert [p.read_bytes() for p in sorted((tmp_path / place).glob("*.bin"))] == [bytes(10 * 20)] * 2
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"cannot make the perturbation memory in .*/file/memory"):
-        PerturbationMemory(10, SHAPE, EPS, folder=tmp_path / "file" / "memory")
-
-
-def train(folder: Path, first: int, last: int) -> PerturbationMemory:
-    """Visits `first` to `last` of a run whose epochs have eight visits; each depends on the one before."""
-    memory = PerturbationMemory(8, SHAPE, EPS, folder=folder, chunk_bytes=100)
-    memory.check_available(first // 8)
-    for visit in range(first, last):
-        epoch, i = divmod(visit, 8)
-        where = torch.randperm(8, generator=torch.Generator().manual_seed(epoch))[i : i + 1]
-        memory.write(where, epoch, 0.5 * memory.read(where, epoch) + 0.5 * draws(visit, 1))
-    return memory
-
-
-def test_after_a_kill_the_epoch_is_written_again_identically(tmp_path: Path) -> None:
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    train(whole, 0, 29).flush()
-    code = (
-        "import os, signal, sys; from pathlib import Path; from tests.robust.test_memory import train; "
-        "memory = train(Path(sys.argv[1]), 0, 23); os.kill(os.getpid(), signal.SIGKILL)"
-    )
-    root = Path(__file__).resolve().parents[2]
-    assert subprocess.run([sys.executable, "-c", code, str(killed)], cwd=root, check=False).returncode == -9
-    train(killed, 19, 29).flush()  # from a checkpoint earlier in the epoch of the kill
-    names = sorted(path.name for path in whole.iterdir())
-    assert len(names) == 5
-    for name in names:
-        assert (whole / name).read_bytes() == (killed / name).read_bytes()
-    with pytest.raises(InputError, match="needs in epoch 2 was overwritten in epoch 3"):
-        train(killed, 19, 29)
 
 
 def test_a_row_torn_by_a_crash_is_written_again(memory: PerturbationMemory) -> None:
