@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sihg.errors import InputError, NotFiniteError, UnknownNameError
 from sihg.parse import Number, Value, parse_number
-from sihg.robust._memory_files import MappedRows, map_generations
+from sihg.store.memory_files import MappedRows, map_generations
 
 Rows = NDArray[np.uint8]  # one row per sample: its values, padded to a multiple of four bytes, then the tag
 Index = NDArray[np.int64]

@@ -21,7 +21,7 @@ from sihg.robust.evaluation.plans import attack_names, parse_curve, plan_attacks
 from sihg.robust.evaluation.stored import record_name
 from sihg.robust.threat import NORMS, Ball
 from sihg.robust.training.config import Settings
-from sihg.robust.training.weights import SUFFIXES, Weights, load, load_weights, of_file, of_run
+from sihg.robust.training.weights import SUFFIXES, Weights, load, load_weights, read_run_weights, read_weights_file
 from sihg.store.files import make_folder
 
 CHANGEABLE = ("eps", "norm", "bounds", "data", "model", "width")  # settings that an evaluation may change
@@ -282,7 +282,7 @@ def _read_weights(path: Path, request: EvaluationRequest) -> Weights:
             code="weights-without-settings",
             missing=missing,
         )
-    return of_file(path, Settings().with_values(changes))
+    return read_weights_file(path, Settings().with_values(changes))
 
 
 def _read_run(path: Path, request: EvaluationRequest, changes: Mapping[str, str]) -> Weights:
@@ -290,7 +290,7 @@ def _read_run(path: Path, request: EvaluationRequest, changes: Mapping[str, str]
         raise InputError(
             f"--curve {request.curve} has its own radii: leave out --eps {changes['eps']}", code="curve-and-eps"
         )
-    weights = of_run(path, request.checkpoint or "last")
+    weights = read_run_weights(path, request.checkpoint or "last")
     own = weights.settings
     norm = changes.get("norm", own.norm)
     if norm in NORMS and norm != own.norm and "eps" not in changes and request.curve is None:

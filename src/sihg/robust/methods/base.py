@@ -20,7 +20,14 @@ LossTransform = Callable[[Tensor], Tensor]
 
 
 class Optimizer(Protocol):
-    """What a method asks of an optimiser; every torch optimiser has it."""
+    """What a method asks of an optimiser; every torch optimiser has it.
+
+    Args:
+        *args: As the optimiser takes them.
+
+    Example:
+        >>> optimizer: Optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    """
 
     def zero_grad(self) -> Any:
         """Reset the gradients."""
@@ -33,16 +40,30 @@ class Optimizer(Protocol):
 
 @dataclass(frozen=True)
 class Log:
-    """What a step did: means over the samples of its batch, before the weights changed."""
+    """What a step did: means over the samples of its batch, before the weights changed.
+
+    Args:
+        loss, accuracy: On the points that it trained on.
+        samples: The size of the batch.
+        passes: Forward-backward passes, times samples; a forward pass alone counts one half.
+        predicted: How often each class was predicted.
+        moved: The mean |new - old delta| / eps of the memory.
+        saturated: The share of entries of delta (l2: of deltas) on the boundary of the searched set.
+        extra: One value for each of the method's `columns`.
+
+    Example:
+        >>> log(torch.tensor(1.5), torch.eye(2), torch.tensor([0, 1]), passes=2).accuracy
+        1.0
+    """
 
     loss: float
-    accuracy: float  # on the samples that it trained on
+    accuracy: float
     samples: int
-    passes: float  # forward-backward passes, times samples; a forward pass alone counts one half
-    predicted: Tensor  # how often each class was predicted
-    moved: float | None = None  # mean |new - old delta| / eps of the memory
-    saturated: float | None = None  # share of entries of delta (l2: of deltas) on the boundary of the searched set
-    extra: Mapping[str, float] = field(default_factory=dict)  # one value for each of the method's `columns`
+    passes: float
+    predicted: Tensor
+    moved: float | None = None
+    saturated: float | None = None
+    extra: Mapping[str, float] = field(default_factory=dict)
 
 
 class Method:
@@ -50,6 +71,10 @@ class Method:
 
     The trainer calls `check` before there is a run folder, `bind` once there is one, `load_state` if the run is
     resumed, then `step` for each batch; and `flush` and `state` for each checkpoint.
+
+    Example:
+        >>> Method().state(epoch=0)
+        {}
     """
 
     columns: ClassVar[tuple[str, ...]] = ()  # of metrics.csv in addition to the usual ones: means of `Log.extra`
@@ -127,6 +152,16 @@ class AdversarialMethod(AdversarialSettings, Method):
     """Base of the methods that train against a ball around each sample.
 
     A method names it before its settings: `class PGDAT(AdversarialMethod, PGDSettings)`.
+
+    Args:
+        eps: The radius of the ball, such as "8/255".
+        norm: "linf" or "l2".
+        bounds: x + delta stays within them; None for no bounds.
+        ramp: The epochs in which the radius grows linearly from 0 to eps.
+
+    Example:
+        >>> AdversarialMethod(eps=0.1, ramp=3).norm
+        'linf'
     """
 
     def __post_init__(self) -> None:

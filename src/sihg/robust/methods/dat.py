@@ -21,6 +21,17 @@ class DAT(AdversarialMethod, DATSettings):
     The published FOSC ignores the bounds, so with bounds it rarely reaches 0. The default is the FOSC of the ball
     within its bounds, which does. The authors' code measures FOSC from the random start and weights samples by their
     loss; the paper does neither, and neither do we unless `weighted`.
+
+    Args:
+        eps, norm, bounds, ramp: The ball, and the epochs in which its radius grows.
+        steps, step_size: The most ascent steps T, and their length (default 2.5 eps / T).
+        fosc_max, control_epochs: The first threshold, and the epochs until it is 0.
+        fosc: "bounded" or "published".
+        weighted: Whether samples are weighted by their loss.
+
+    Example:
+        >>> DAT(eps=0.1, control_epochs=10).threshold(epoch=5)
+        0.25
     """
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:

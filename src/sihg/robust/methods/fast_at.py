@@ -12,7 +12,16 @@ from sihg.robust.methods.settings import FastSettings
 
 @dataclass(kw_only=True)
 class FastAT(AdversarialMethod, FastSettings):
-    """One step of 1.25 eps from a random start, then train there."""
+    """One step of 1.25 eps from a random start, then train there.
+
+    Args:
+        eps, norm, bounds, ramp: The ball, and the epochs in which its radius grows.
+        alpha: The length of the step, in units of eps.
+
+    Example:
+        >>> FastAT(eps=0.1).alpha
+        1.25
+    """
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
         """Train on one batch."""

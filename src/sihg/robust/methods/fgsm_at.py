@@ -13,7 +13,15 @@ from sihg.robust.methods.settings import FGSMSettings
 
 @dataclass(kw_only=True)
 class FGSMAT(AdversarialMethod, FGSMSettings):
-    """One step of length eps from zero, then train there. Known to overfit catastrophically."""
+    """One step of length eps from zero, then train there. Known to overfit catastrophically.
+
+    Args:
+        eps, norm, bounds, ramp: The ball, and the epochs in which its radius grows.
+
+    Example:
+        >>> FGSMAT(eps=0.1)
+        FGSMAT(eps=0.1, norm='linf', bounds=(0.0, 1.0), ramp=0.0)
+    """
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
         """Train on one batch."""

@@ -19,6 +19,14 @@ class FreeAT(AdversarialMethod, FreeSettings):
 
     delta belongs to a row of the batch and stays there for the next batch. An epoch costs m passes, so train for 1/m
     of the epochs of other methods.
+
+    Args:
+        eps, norm, bounds, ramp: The ball, and the epochs in which its radius grows.
+        replays: How often m a batch is replayed.
+
+    Example:
+        >>> FreeAT(eps=0.1).replays
+        8
     """
 
     delta: Tensor | None = field(default=None, init=False, repr=False)

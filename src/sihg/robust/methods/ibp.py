@@ -22,6 +22,14 @@ class IBP(AdversarialMethod, IBPSettings):
 
     The robustness that it learns can be proven: see the `certified` row of an evaluation. The share grows with the
     ramp, which should take about a third of the training.
+
+    Args:
+        eps, norm, bounds, ramp: The ball, and the epochs in which its radius grows.
+        interval: The share of the loss that is taken at the interval bounds.
+
+    Example:
+        >>> IBP(eps=0.1).interval
+        0.5
     """
 
     def check(self, model: nn.Module, sample: Tensor, *, accumulate: int = 1, dtype: str = "int8") -> None:  # noqa: ARG002

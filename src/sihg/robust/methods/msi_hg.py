@@ -45,6 +45,20 @@ class MSIHG(AdversarialMethod, MSIHGSettings):
     has in the ball, up to the leak. It scales all lengths, per pixel, by how much the pixel's interval has shrunk; with
     tau below 2 eps it sees less of the ramp. A search starts near the stored perturbation or, if `fresh`, near the
     sample, both as the threshold maps them.
+
+    Args:
+        eps, norm, bounds, ramp: The ball, and the epochs in which its radius grows.
+        tau, noise: How far a search may go from the stored perturbation, and the radius of its noise.
+        steps, step_size: The number of ascent steps T, and their length (default 2.5 eps / T).
+        fresh: The share of samples that search the whole ball.
+        interval: The share of the loss that is taken at interval bounds.
+        implicit, search, statistics, augment_delta: See above, and `sihg train --help`.
+        reset: The epochs after which the memory starts at zero again (0: never).
+        memory: A memory for a loop of your own; the trainer makes one by `bind`.
+
+    Example:
+        >>> MSIHG(eps=0.3, tau=0.1).steps
+        5
     """
 
     memory: PerturbationMemory | None = field(default=None, repr=False, metadata={"running": True})

@@ -11,7 +11,12 @@ from sihg.robust.methods.settings import NaturalSettings
 
 @dataclass(kw_only=True)
 class Natural(NaturalSettings, Method):
-    """Train on the samples as they are."""
+    """Train on the samples as they are.
+
+    Example:
+        >>> Natural()
+        Natural()
+    """
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
         """Train on one batch."""

@@ -12,7 +12,17 @@ from sihg.robust.methods.settings import PGDSettings
 
 @dataclass(kw_only=True)
 class PGDAT(AdversarialMethod, PGDSettings):
-    """T ascent steps of 2.5 eps / T from a random start, then train there."""
+    """T ascent steps of 2.5 eps / T from a random start, then train there.
+
+    Args:
+        eps, norm, bounds, ramp: The ball, and the epochs in which its radius grows.
+        steps, step_size: The number of ascent steps T, and their length (default 2.5 eps / T).
+        statistics: Which statistics batch normalisation uses in the ascent: "batch" or "running".
+
+    Example:
+        >>> PGDAT(eps=0.1, steps=7).steps
+        7
+    """
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
         """Train on one batch."""

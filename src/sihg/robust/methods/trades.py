@@ -17,6 +17,15 @@ class TRADES(AdversarialMethod, TRADESSettings):
     """Minimise the loss at the sample plus beta KL(clean || attacked); the attack maximises that divergence.
 
     The attack runs in evaluation mode and computes the clean logits once; the training pass differentiates both.
+
+    Args:
+        eps, norm, bounds, ramp: The ball, and the epochs in which its radius grows.
+        beta: The weight of the divergence.
+        steps, step_size: The number of ascent steps T, and their length (default 2.5 eps / T).
+
+    Example:
+        >>> TRADES(eps=0.1).beta
+        6.0
     """
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:

@@ -20,6 +20,16 @@ class YOPO(AdversarialMethod, YOPOSettings):
     <stem(x + delta), p>, which never runs the body. The stem's gradient is that of <stem, p> after the N steps
     (`hamiltonian`, the intent of the authors' MNIST code), or that plus the one of the full pass (`both`, as in their
     CIFAR code). Gradients are averaged over the M passes; the authors sum them and divide the learning rate.
+
+    Args:
+        eps, norm, bounds, ramp: The ball, and the epochs in which its radius grows.
+        outer, inner: The full passes M, and the ascent steps N after each.
+        step_size: The length of an ascent step (default eps / 4).
+        stem_gradient: "hamiltonian" or "both".
+
+    Example:
+        >>> YOPO(eps=0.1, outer=5).inner
+        5
     """
 
     def check(self, model: nn.Module, sample: Tensor, *, accumulate: int = 1, dtype: str = "int8") -> None:  # noqa: ARG002

@@ -116,7 +116,19 @@ def _check_free_for_fit(out: str | Path, *, overwrite: bool) -> None:
 
 
 def prepare(settings: Settings, *, data_dir: str | Path | None = None) -> PreparedTraining:
-    """Load the data, build the model and check a run that is given by its settings alone."""
+    """Load the data, build the model and check a run that is given by its settings alone.
+
+    Args:
+        settings: The settings of the run.
+        data_dir: The folder of the data files.
+
+    Returns:
+        The run, for a `Trainer` or `run_in`.
+
+    Example:
+        >>> prepare(Settings().with_values({"samples": 100, "batch_size": 30})).steps
+        4
+    """
     samples, test = sources.load(settings.data, None if data_dir is None else Path(data_dir))
     train, held_out = split_off(samples, settings, test)
     classes = len(train.classes)
@@ -156,7 +168,20 @@ def resume_in(out: str | Path, prepared: PreparedTraining, *, on_event: OnEvent 
 
 
 def resume_run(out: str | Path, *, data_dir: str | Path | None = None, on_event: OnEvent | None = None) -> Trained:
-    """Continue the run in a folder, from its start if it has no checkpoint yet."""
+    """Continue the run in a folder, from its start if it has no checkpoint yet.
+
+    Args:
+        out: The run folder.
+        data_dir: The folder of the data files (default: as when the run began).
+        on_event: Called with each event.
+
+    Returns:
+        How the training ended.
+
+    Example:
+        >>> resume_run("runs/first")  # doctest: +SKIP
+        Trained(20 epochs done, loss 0.512, natural 93.1 %, robust 61.0 %, best epoch 18)
+    """
     folder = RunFolder.open(out)
     prepared = prepare(read_run_settings(folder.config), data_dir=data_dir or folder.data_folder())
     return resume_in(out, prepared, on_event=on_event)

@@ -67,14 +67,27 @@ class TrainingHistory(Sequence[MetricsRow]):
 
 @dataclass(frozen=True)
 class Trained:
-    """How a training ended."""
+    """How a training ended.
 
-    model: nn.Module  # in evaluation mode; with averaged weights if the run averages
-    history: TrainingHistory  # the epochs of this process
-    best: MetricsRow | None  # the row of the best held-out robust accuracy
+    Args:
+        model: The model in evaluation mode, with averaged weights if the run averages.
+        history: The epochs of this process.
+        best: The row of the best held-out robust accuracy.
+        warnings: What the monitor warned of.
+        finished: Whether all epochs are done.
+        stopped: Why it ended.
+
+    Example:
+        >>> Trained(nn.Linear(2, 2), TrainingHistory(), None, [], True, "3 epochs done")
+        Trained(3 epochs done)
+    """
+
+    model: nn.Module
+    history: TrainingHistory
+    best: MetricsRow | None
     warnings: list[str]
     finished: bool
-    stopped: str  # why it ended, a sentence
+    stopped: str
 
     def __repr__(self) -> str:
         last = _shown(self.history[-1] if self.history else None)

@@ -29,6 +29,13 @@ class Trainer:
     Args:
         prepared: The run, checked by `preflight`.
         folder: The run folder, for tables and checkpoints; None to keep nothing.
+
+    Example:
+        >>> from sihg.robust.training import prepare
+        >>> from sihg.robust.training.config import Settings
+        >>> small = {"method": "natural", "samples": 20, "epochs": 1, "width": 1 / 4, "validation": 0}
+        >>> [type(event).__name__ for event in Trainer(prepare(Settings().with_values(small))).events()]
+        ['StepDone', 'EpochDone']
     """
 
     def __init__(self, prepared: PreparedTraining, folder: RunFolder | None = None) -> None:

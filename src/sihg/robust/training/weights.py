@@ -1,4 +1,4 @@
-"""Trained weights: out of a run folder, one of its checkpoints or a file, into a model."""
+"""Trained weights: read from a run folder, a checkpoint or a file, and loaded into a model."""
 
 import pickle
 import warnings
@@ -16,19 +16,25 @@ from sihg.robust import models
 from sihg.robust.training.config import Settings, read_run_settings
 from sihg.store.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
 from sihg.store.run_folder import RunFolder
+from sihg.store.schema import DataIdentity, convert_record
 
-NAMED = 3  # keys that an error names
-NEEDED = ("weights", "average")  # of what a checkpoint holds
+MAX_KEYS_NAMED = 3  # in an error
+NEEDED = ("weights", "average")  # files of a checkpoint
 SUFFIXES = (".safetensors", ".pt", ".pth")
 
 
 class CheckpointWarning(UserWarning):
-    """A checkpoint that is damaged, so that an older one was taken."""
+    """A checkpoint is damaged, and an older one was used.
+
+    Example:
+        >>> issubclass(CheckpointWarning, UserWarning)
+        True
+    """
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Trained weights, where they come from, and the shape and number of classes they are for, if that is known."""
+    """Trained weights, their source, and the shape and number of classes that they are for, if known."""
 
     tensors: dict[str, Tensor]
     source: Path
@@ -40,44 +46,55 @@ class Weights:
 
     @property
     def source_name(self) -> str:
-        """What to call them beside others."""
+        """Return the name of the run folder or file."""
         return str(self.source) if self.folder is None else str(self.folder.path)
 
     @property
     def data_dir(self) -> Path | None:
-        """Where their run found its data."""
+        """Return the data folder of their run."""
         return None if self.folder is None else self.folder.data_folder()
 
     def build(self, shape: tuple[int, ...] | None = None, classes: int | None = None) -> nn.Module:
-        """A model for them, not yet filled, for the shape and the classes they were trained for, or those given."""
+        """Build a model for them, without loading them; the shape and classes of their run come first."""
         settings, shape, classes = self.settings, self.shape or shape, self.classes or classes
         if ":" not in settings.model and settings.model not in models.MODELS and self.folder is not None:
-            raise InputError(f"{self.folder.path} has trained a {settings.model} of yours: pass one to fill, model=...")
+            raise InputError(
+                f"{self.folder.path} trained a {settings.model} of yours, which it cannot build: pass one as model=...",
+                code="load-needs-model",
+                model=settings.model,
+            )
         if shape is None or classes is None:
-            raise InputError(f"{self.source} does not say what it was trained for: give the shape and the classes")
+            raise InputError(
+                f"{self.source} does not say what it was trained for: give the shape and the classes",
+                code="weights-shape-missing",
+            )
         return models.build(settings.model, shape, classes, width=settings.width)
 
 
-def of_run(path: Path, checkpoint: str = "last") -> Weights:
-    """The weights of a run, given by its folder or by that of one of its checkpoints."""
+def read_run_weights(path: Path, checkpoint: str = "last") -> Weights:
+    """Read the weights of a run, given by its folder or by the folder of a checkpoint."""
     inside = (path / "manifest.json").is_file()
     folder = RunFolder.open(path.resolve().parents[1] if inside else path)
     found = read_checkpoint(path, NEEDED) if inside else _newest(folder, checkpoint)
     settings = read_run_settings(folder.config)
-    average, about = found.tensors.get("average"), found.state["data"]
+    data = convert_record(found.state["data"], DataIdentity, found.path, "use another checkpoint")
+    average = found.tensors.get("average")
     tensors = found.tensors["weights"] if average is None else _averaged(average)
     label = path.resolve().name if inside else checkpoint
-    return Weights(tensors, found.path, settings, folder, label, tuple(about["shape"]), len(about["classes"]))
+    return Weights(tensors, found.path, settings, folder, label, data.shape, len(data.classes))
 
 
 def _newest(folder: RunFolder, checkpoint: str) -> Checkpoint:
     if checkpoint not in ("last", "best"):
         raise UnknownNameError("checkpoint", checkpoint, ["last", "best"])
     if checkpoint == "best" and not any(folder.checkpoints.glob("best-*")):
-        raise InputError(f"{folder.path} has no best checkpoint (validation = 0, or no epoch is done): take last")
+        raise InputError(
+            f"{folder.path} has no best checkpoint (validation = 0, or no epoch is done): use last",
+            code="no-best-checkpoint",
+        )
     found, skipped = newest_checkpoint(folder.checkpoints, checkpoint, NEEDED)
-    for one in skipped:
-        warnings.warn(f"skipped damaged checkpoint {one.name}: {one.reason}", CheckpointWarning, stacklevel=3)
+    for other in skipped:
+        warnings.warn(f"skipped damaged checkpoint {other.name}: {other.reason}", CheckpointWarning, stacklevel=3)
     return found
 
 
@@ -85,52 +102,76 @@ def _averaged(average: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix("module."): value for name, value in average.items() if name.startswith("module.")}
 
 
-def of_file(path: Path, settings: Settings) -> Weights:
-    """The weights in a .safetensors file, or in a .pt or .pth file that holds nothing but tensors."""
+def read_weights_file(path: Path, settings: Settings) -> Weights:
+    """Read the weights in a .safetensors file, or in a .pt or .pth file that holds only tensors."""
     try:
         found = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
     except FileNotFoundError:
-        raise InputError(f"there is no file {path}: give a run folder or a file of weights") from None
+        raise InputError(
+            f"there is no file {path}: give a run folder or a file of weights", code="weights-missing"
+        ) from None
     except pickle.UnpicklingError as error:
         raise InputError(
             f"{path} cannot be read as weights (it holds more than tensors, which is never unpickled, or is damaged): "
-            "save model.state_dict() again"
+            "save model.state_dict() again",
+            code="weights-not-only-tensors",
         ) from error
     except (OSError, SafetensorError, RuntimeError, ValueError, EOFError, KeyError) as error:
         why = (str(error) or repr(error)).splitlines()[0]
-        raise InputError(f"{path} cannot be read as weights ({why}): save model.state_dict() again") from error
+        raise InputError(
+            f"{path} cannot be read as weights ({why}): save model.state_dict() again", code="weights-unreadable"
+        ) from error
     if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
         found = found["state_dict"]
     if not isinstance(found, dict) or not found or not all(isinstance(value, Tensor) for value in found.values()):
-        raise InputError(f"{path} holds a {type(found).__name__}, not a state dict of tensors: save model.state_dict()")
+        raise InputError(
+            f"{path} holds a {type(found).__name__}, not a state dict of tensors: save model.state_dict()",
+            code="weights-no-state-dict",
+        )
     return Weights(found, path, settings, label=path.stem)
 
 
 def load(run: str | Path, *, checkpoint: str = "last", model: nn.Module | None = None) -> nn.Module:
-    """The trained model of a run, in evaluation mode: its `last` or `best` weights, averaged where the run averages.
+    """Load the trained model of a run, in evaluation mode.
 
-    A run of `fit` does not know how to make your model: pass one to be filled.
+    Args:
+        run: The run folder, or the folder of one of its checkpoints.
+        checkpoint: "last" or "best". A run that averages its weights gives the averaged ones.
+        model: A model to load the weights into. A run of `fit` cannot build your model: pass one.
+
+    Returns:
+        The model.
+
+    Raises:
+        InputError: The folder has no such checkpoint, or the weights do not fit the model.
+
+    Example:
+        >>> import sihg, tempfile
+        >>> x, y = torch.rand(8, 4), torch.arange(8) % 2
+        >>> with tempfile.TemporaryDirectory() as run:
+        ...     _ = sihg.fit(nn.Linear(4, 2), (x, y), method="natural", eps=0.1, epochs=1, out=run)
+        ...     sihg.load(run, model=nn.Linear(4, 2))
+        Linear(in_features=4, out_features=2, bias=True)
     """
-    weights = of_run(Path(run), checkpoint)
+    weights = read_run_weights(Path(run), checkpoint)
     model = model or weights.build()
     load_weights(model, weights.tensors, weights.source)
     return model.eval()
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor], source: object) -> None:
-    """Fill a model; `source` is named when it is another one's weights."""
+    """Load weights into a model, or raise InputError naming `source`."""
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
         why = _shortened(str(error).splitlines()[1].strip())
         raise InputError(
-            f"the weights of {source} do not fit this {type(model).__name__} ({why}): give the model that was trained"
+            f"the weights of {source} do not fit this {type(model).__name__} ({why}): give the model that was trained",
+            code="weights-other-model",
         ) from error
 
 
 def _shortened(why: str) -> str:
-    """Torch's list of keys that are missing or too many, after three of them."""
-    keys = why.split(", ")
-    return (
-        why if len(keys) <= NAMED or "key(s)" not in why else f"{', '.join(keys[:NAMED])} and {len(keys) - NAMED} more"
-    )
+    """Keep the first keys of torch's list of missing or unexpected keys."""
+    keys, more = why.split(", "), len(why.split(", ")) - MAX_KEYS_NAMED
+    return why if more <= 0 or "key(s)" not in why else f"{', '.join(keys[:MAX_KEYS_NAMED])} and {more} more"
