@@ -100,7 +100,7 @@ def method(tmp_path: Path) -> str:
 
 def words(method: str, out: Path) -> list[str]:
     sizes = ["--samples", "120", "--validation", "20", "--batch-size", "25", "--epochs", str(EPOCHS), "--width", "1/4"]
-    own = ["--method", method, "--eps", "1/10", "--decay", "0.9", "--checkpoint-minutes", "0"]
+    own = ["--method", method, "--eps", "1/10", "--set", "decay=0.9", "--checkpoint-minutes", "0"]
     return ["train", *own, *sizes, "--evaluate-with", "pgd-2", "--threads", "1", "--out", str(out)]
 
 
