@@ -29,7 +29,7 @@ from benchmarks import mnist
 from benchmarks.apart import Apart
 from benchmarks.peers import BEST, PEERS, SEED, Case, fastest, ours, ratios, timed, versions
 from benchmarks.timing import NotRun, Once, Report, Row, Timed, Value, interleaved
-from sihg.robust.attacks.base import rows_at_once
+from sihg.robust.attacks.loop import rows_per_chunk
 from sihg.robust.data import load
 from sihg.robust.data.batches import batches
 from sihg.robust.methods import PGDAT
@@ -179,7 +179,7 @@ def even_rows(case: Case, repetitions: int) -> list[Row]:
 
 def chunk_rows(case: Case, repetitions: int) -> list[Row]:
     """What the size of our chunks costs."""
-    short, used = replace(case, steps=SHORT), min(rows_at_once(case.x.shape[1:]), len(case.x))
+    short, used = replace(case, steps=SHORT), min(rows_per_chunk(case.x.shape[1:]), len(case.x))
     sizes = sorted({used, *(size for size in CHUNKS if size <= len(case.x))})
     with Apart() as apart:
         calls = {str(size): partial(apart, "ours", timed, "ours", short, size) for size in sizes}

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.timing import BATCHES, Once, Ratio, Timed, Value, interleaved, once
-from sihg.robust.attacks import PGD, base
+from sihg.robust.attacks import PGD, loop
 
 art_attacks: Any = import_module("art.attacks.evasion")  # these have no types
 art_classification: Any = import_module("art.estimators.classification")
@@ -123,10 +123,10 @@ def ours(case: Case) -> PGD:
 
 def of_ours(case: Case, size: int | None = None) -> Attack:
     """Ours, in chunks of its own choice or in others."""
-    rows = size or base.rows_at_once(case.x.shape[1:])
+    rows = size or loop.rows_per_chunk(case.x.shape[1:])
 
     def call() -> Tensor:
-        with patch.object(base, "rows_at_once", lambda _shape: rows):
+        with patch.object(loop, "rows_per_chunk", lambda _shape: rows):
             return ours(case).run(case.model, case.x, case.y, case.seed).broken
 
     return call

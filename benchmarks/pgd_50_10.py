@@ -29,7 +29,7 @@ from benchmarks.apart import Apart
 from benchmarks.peers import BEST, PEERS, SEED, STARTS, Case, fastest, ratios, versions, warmed
 from benchmarks.timing import FEWEST, Once, Ratio, Report, Row, Timed, Value, interleaved, once
 from sihg.core.draw import generator
-from sihg.robust.attacks.base import DRAWN
+from sihg.robust.attacks.search import ROWS_PER_DRAW
 from sihg.robust.threat import uniform_noise
 
 N, T, R = 2000, 50, 10
@@ -161,7 +161,7 @@ def first_broken(case: Case, numbers: Tensor, run: int) -> Tensor:
 
 def start(case: Case, run: int) -> Tensor:
     """Where our attack starts from each sample."""
-    shape = (DRAWN, *case.x.shape[1:])
-    blocks = range(-(-len(case.x) // DRAWN))
+    shape = (ROWS_PER_DRAW, *case.x.shape[1:])
+    blocks = range(-(-len(case.x) // ROWS_PER_DRAW))
     draws = (generator(SEED, "attack start", run, block) for block in blocks)
     return torch.cat([uniform_noise("linf", shape, case.eps, draw, case.x.dtype) for draw in draws])[: len(case.x)]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from sihg import evaluate, load
 from sihg.errors import SihgError
 from sihg.robust import data
-from sihg.robust.attacks.base import margins
+from sihg.robust.attacks.losses import margins
 from sihg.robust.evaluation import Evaluation
 from sihg.robust.gradients import cross_entropy_sum, input_gradient
 from sihg.robust.models.threshold import threshold_of

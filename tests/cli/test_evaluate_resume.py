@@ -25,7 +25,7 @@ from sihg.robust.attacks import PGD, Transfer
 from sihg.robust.attacks import runner as cascade
 from sihg.robust.evaluation import partial
 from sihg.robust.training.weights import load
-from tests.robust.attacks.test_pgd import assert_inside
+from tests.robust.attacks.trained_models import assert_inside
 from tests.robust.small import without_seconds
 
 TINY = (
@@ -65,7 +65,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def in_small_parts(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(cascade, "rows_at_once", lambda _shape: ROWS)
+    patch.setattr(cascade, "rows_per_chunk", lambda _shape: ROWS)
     patch.setattr(partial, "SECONDS_BETWEEN_WRITES", 0.0)
 
 

@@ -10,6 +10,7 @@ from sihg.cli.parse_numbers import count
 from sihg.cli.running import add_common, print_warnings, use_threads
 from sihg.errors import InputError
 from sihg.parse import parse_names
+from sihg.robust.attacks.registry import ATTACK_FORMS
 
 if TYPE_CHECKING:
     from sihg.cli.accuracy_table import Records
@@ -26,18 +27,9 @@ EPILOG = """examples:
   sihg evaluate weights.safetensors --model preact-resnet18 --data cifar10 --eps 8/255
 
 attacks (R: restarts, each on the samples that still hold):
-  natural                no attack
-  fgsm                   one step of eps from the image
-  pgd-T[-R]              T steps of 2.5 eps / T from a random start
-  apgd-ce[-T[-R]]        Auto-PGD on the cross-entropy, T = 100
-  apgd-t[-T[-R]]         Auto-PGD on the targeted DLR loss, nine targets, T = 100
-  fab-t[-T[-R]]          the targeted fast adaptive boundary attack, nine targets, T = 100
-  square[-Q[-R]]         random search by squares, no gradients, Q = 5000 queries
-  noise[-N]              N = 10 points anywhere in the ball and as many on its surface
-  transfer:RUN           the points where PGD-20 on another run ends
-  certified              no attack: the samples that interval bounds prove robust, a lower bound (linf)
-  standard               apgd-ce, apgd-t, fab-t and square, each on the samples that still hold (AutoAttack's set)
-
+"""
+EPILOG += "".join(f"  {form:22} {about}\n" for form, about in ATTACK_FORMS.items())
+EPILOG += """
 A sample counts as broken when it is misclassified at any point that an attack looks at; with --last-iterate, for
 fgsm and pgd, when it is misclassified at the end of a restart. The table ends with the accuracy under all attacks
 together, then the certified one. Checks warn if the result may mislead: docs/checks.md explains each. If an evaluation

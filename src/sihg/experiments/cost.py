@@ -14,7 +14,7 @@ import torch
 
 from sihg.robust import data as sources
 from sihg.robust.attacks import Attack
-from sihg.robust.attacks.base import rows_at_once
+from sihg.robust.attacks.loop import rows_per_chunk
 from sihg.robust.attacks.preflight import check_plans
 from sihg.robust.attacks.runner import run_attacks
 from sihg.robust.data.samples import Samples, stratified_subset
@@ -114,7 +114,7 @@ def _seconds_per_attack(prepared: PreparedTraining, attacks: Sequence[str], samp
 
 def _seconds_per_sample(prepared: PreparedTraining, attack: Attack, samples: Samples) -> float:
     """Measure an attack on more and more samples, until that takes long enough; return the seconds per sample."""
-    most = min(len(samples), rows_at_once(samples.shape))
+    most = min(len(samples), rows_per_chunk(samples.shape))
     rows = min(FIRST_ROWS, most)
     while True:
         some = samples.take(slice(rows))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sihg.errors import InputError, UnknownNameError
+from sihg.parse import parse_number
 
 Bounds = tuple[float | Tensor, float | Tensor] | None
 NORMS = ("linf", "l2")
@@ -63,9 +64,12 @@ class Ball:
     def __post_init__(self) -> None:
         if self.norm not in NORMS:
             raise UnknownNameError("norm", self.norm, list(NORMS))
-        if not (_finite(self.eps) and self.eps >= 0):
+        object.__setattr__(self, "eps", parse_number(self.eps, "eps"))
+        if not 0 <= self.eps < math.inf:
             raise InputError(
-                f"eps must be finite and >= 0, got {self.eps!r}: give the radius of the ball, a number such as 8 / 255"
+                f"eps must be finite and >= 0, got {self.eps}: give the radius of the ball, such as 8/255",
+                code="eps-range",
+                eps=self.eps,
             )
         if self.bounds is None:
             return
@@ -112,7 +116,9 @@ class Ball:
         if self.eps > most:
             raise InputError(
                 f"eps {self.eps:g} is more than the whole range of the data, {most:g}: "
-                f"give it in the data's unit, such as {self.eps:g}/255 for images in [0, 1]"
+                f"give it in the data's unit, such as {self.eps:g}/255 for images in [0, 1]",
+                code="eps-scale",
+                eps=self.eps,
             )
 
     def around(self, x: Tensor) -> Feasible:
@@ -124,7 +130,8 @@ class Ball:
             if bool((x < least).any()) or bool((x > most).any()):
                 raise InputError(
                     f"x goes from {float(x.min()):g} to {float(x.max()):g}, outside its bounds {_shown(self.bounds)}: "
-                    "scale the data, or pass the bounds it has (None for none)"
+                    "scale the data, or pass its bounds (None for no bounds)",
+                    code="data-outside-bounds",
                 )
             low, high = least - x, most - x
             if not _are_unit(self.bounds):  # where no sum is rounded beyond them
@@ -238,10 +245,28 @@ class L2Set:
 def uniform_noise(
     norm: str, shape: Sequence[int], radius: float, generator: torch.Generator, dtype: torch.dtype
 ) -> Tensor:
-    """Uniform noise from the ball of `radius` of each row, whatever the bounds."""
+    """Draw uniform noise from the ball of `radius` around zero, per row, without bounds."""
     everywhere = torch.full(tuple(shape), math.inf, dtype=dtype)
     free: Feasible = LinfSet(-everywhere, everywhere) if norm == "linf" else L2Set(-everywhere, everywhere)
     return free.noisy(None, radius, generator)
+
+
+def surface_noise(
+    norm: str, shape: Sequence[int], radius: float, generator: torch.Generator, dtype: torch.dtype
+) -> Tensor:
+    """Draw uniform noise and scale each row to the surface of the ball."""
+    drawn = uniform_noise(norm, shape, 1.0, generator, dtype)
+    return drawn.mul_(radius / _norms(drawn, math.inf if norm == "linf" else 2))
+
+
+def extreme_noise(
+    norm: str, shape: Sequence[int], radius: float, generator: torch.Generator, dtype: torch.dtype
+) -> Tensor:
+    """Draw corners of the linf box, or uniform points of the L2 sphere."""
+    if norm == "linf":
+        return torch.randint(0, 2, tuple(shape), generator=generator).to(dtype).mul_(2).sub_(1).mul_(radius)
+    normal = torch.randn(tuple(shape), generator=generator, dtype=dtype)
+    return normal.mul_(radius / _norms(normal))
 
 
 def _taken(value: Any, index: Tensor) -> Any:

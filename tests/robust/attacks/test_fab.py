@@ -12,13 +12,12 @@ from scipy.optimize import linprog, minimize
 from torch import Tensor, nn
 
 from sihg.core.draw import generator
-from sihg.errors import InputError
-from sihg.robust.attacks import base
-from sihg.robust.attacks._hyperplane import shortest
+from sihg.robust.attacks import loop, losses
+from sihg.robust.attacks._hyperplane import shortest_steps
 from sihg.robust.attacks.fab import FAB
 from sihg.robust.threat import uniform_noise
-from tests.robust.attacks.test_pgd import SHAPES, assert_inside, bounds_of, mixed, trained
-from tests.robust.methods.nets import net, samples, watched
+from tests.robust.attacks.trained_models import SHAPES, assert_inside, bounds_of, mixed, trained
+from tests.robust.methods.nets import samples, watched
 
 Array = NDArray[np.float64]
 EPS = {"smoothlinf": 0.05, "smoothl2": 0.25, "tablelinf": 0.15, "tablel2": 0.25}
@@ -65,7 +64,7 @@ def reach(w: Array, c: float, low: Array, high: Array) -> float:
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 def test_shortest_steps_are_those_of_scipy(norm: str) -> None:
     cases = planes()
-    found = shortest(*cases, norm)
+    found = shortest_steps(*cases, norm)
     out_of_reach = 0
     for w, c, low, high, d in zip(*(rows.numpy() for rows in (*cases, found)), strict=True):
         assert (d >= low).all()
@@ -93,7 +92,7 @@ def test_shortest_steps_are_those_of_scipy(norm: str) -> None:
 def test_shortest_steps_of_many_features(norm: str, seed: int) -> None:
     cases = planes(40, 500, seed)
     cases[1].mul_(0.05)
-    found = shortest(*cases, norm)
+    found = shortest_steps(*cases, norm)
     rows = zip(*(part.numpy() for part in cases), strict=True)
     plain = np.stack([plain_shortest(w, c, low, high, norm) for w, c, low, high in rows])
     np.testing.assert_allclose(found.numpy(), plain, rtol=0, atol=1e-10)
@@ -105,17 +104,17 @@ def test_shortest_steps_for_gradients_of_any_scale(norm: str, scale: float) -> N
     w, c, low, high = planes()
     single = [part.float() for part in (w, c * scale, low, high)]
     single[0] = (w * scale).float()
-    d = shortest(single[0], single[1], single[2], single[3], norm)
-    again = shortest((w * scale).float().double(), (c * scale).float().double(), low, high, norm)
+    d = shortest_steps(single[0], single[1], single[2], single[3], norm)
+    again = shortest_steps((w * scale).float().double(), (c * scale).float().double(), low, high, norm)
     torch.testing.assert_close(d.double(), again, rtol=0, atol=1e-3 if scale == 1e-38 else 1e-5)
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 def test_a_gradient_that_is_no_number_ends_and_harms_nobody_else(norm: str) -> None:
     w, c, low, high = planes()
-    before, others = shortest(w, c, low, high, norm), torch.arange(60) != 3
+    before, others = shortest_steps(w, c, low, high, norm), torch.arange(60) != 3
     w[3, 3] = torch.nan
-    torch.testing.assert_close(shortest(w, c, low, high, norm)[others], before[others], rtol=0, atol=1e-12)
+    torch.testing.assert_close(shortest_steps(w, c, low, high, norm)[others], before[others], rtol=0, atol=1e-12)
 
 
 def length(norm: str, d: Array) -> float:
@@ -211,7 +210,7 @@ def test_verdicts_are_those_of_the_plain_twin(bounds: str, norm: str, kind: str)
     with torch.no_grad():
         logits = model(verdict.x_adv)
     assert torch.equal(logits.argmax(1) != y, verdict.broken)
-    torch.testing.assert_close(base.margins(logits, y), verdict.margin, rtol=0, atol=1e-12)
+    torch.testing.assert_close(losses.margins(logits, y), verdict.margin, rtol=0, atol=1e-12)
     assert_inside(attack, x, verdict.x_adv)
     order = torch.inf if norm == "linf" else 2
     assert float(torch.linalg.vector_norm((verdict.x_adv - x).flatten(1), ord=order, dim=1).max()) <= attack.eps
@@ -285,8 +284,8 @@ def test_results_depend_on_seed_and_number_alone(norm: str, monkeypatch: pytest.
     assert torch.equal(torch.cat([part.broken for part in parts]), whole.broken[order])
     torch.testing.assert_close(torch.cat([part.x_adv for part in parts]), whole.x_adv[order], rtol=0, atol=1e-9)
     assert sum(part.passes for part in parts) == whole.passes
-    monkeypatch.setattr(base, "rows_at_once", lambda _shape: 64)
-    monkeypatch.setattr("sihg.robust.attacks.fab.BLOCK", 60)  # ten rows
+    monkeypatch.setattr(loop, "rows_per_chunk", lambda _shape: 64)
+    monkeypatch.setattr("sihg.robust.attacks.fab.VALUES_PER_BLOCK", 60)  # ten rows
     again = attack.run(model, x, y, seed=1)
     assert torch.equal(again.broken, whole.broken)
     assert (again.passes, again.forwards) == (whole.passes, whole.forwards)
@@ -353,24 +352,3 @@ def test_flat_models_without_bounds(norm: str, slope: float) -> None:
     assert not verdict.broken.any()
     assert max(float(point.abs().max()) for point in points.inputs) < 102
     assert_inside(attack, x, verdict.x_adv)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"steps": 0}, "steps must be a whole number >= 1, got 0: "),
-        ({"restarts": 1.5}, "restarts must be a whole number >= 1, got 1.5: "),
-        ({"targets": 0}, "targets must be a whole number >= 1, got 0: "),
-        ({"eps": 8.0}, "eps 8 is more than the whole range of the data, 1: "),
-        ({"norm": "l1"}, "unknown norm 'l1': choose from linf, l2"),
-    ],
-)
-def test_settings_that_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        FAB(**{"eps": 0.1, **settings})
-
-
-def test_labels_without_a_logit() -> None:
-    x, y = samples(5, (6,))
-    with pytest.raises(InputError, match="row 2 of y is 7, but the model has 4 outputs"):
-        FAB(eps=0.1).run(net("table"), x, y.index_fill(0, torch.tensor([2]), 7))

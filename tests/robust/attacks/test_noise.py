@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sihg.errors import InputError
-from sihg.robust.attacks import Noise, base
-from tests.robust.attacks.test_pgd import assert_inside, bounds_of, trained
+from sihg.robust.attacks import Noise, loop
+from tests.robust.attacks.trained_models import assert_inside, bounds_of, trained
 from tests.robust.methods.nets import IMAGE, samples, watched
 
 
@@ -59,7 +58,7 @@ def test_draws_depend_on_a_rows_number_alone(norm: str, monkeypatch: pytest.Monk
     assert torch.equal(part.broken, whole.broken[some])
     torch.testing.assert_close(part.x_adv, whole.x_adv[some], rtol=0, atol=0)
     assert not torch.equal(whole.x_adv, other.x_adv)
-    monkeypatch.setattr(base, "MOST", 64)
+    monkeypatch.setattr(loop, "MAX_ROWS", 64)
     assert torch.equal(attack.run(model, x, y, seed=3).x_adv, whole.x_adv)
 
 
@@ -92,8 +91,3 @@ def test_a_fragile_model_falls_and_each_look_is_counted() -> None:
     assert points.rows == [100, 100]
     holding = Noise(eps=0.1, draws=4).run(Steadfast(), x, y)
     assert (int(holding.broken.sum()), holding.passes, holding.forwards) == (0, 0, 100 + 2 * 4 * 100)
-
-
-def test_no_draws_are_refused() -> None:
-    with pytest.raises(InputError, match="draws must be a whole number >= 1, got 0"):
-        Noise(eps=0.1, draws=0)

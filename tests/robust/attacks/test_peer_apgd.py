@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sihg.robust.attacks import APGD
-from tests.robust.attacks.test_pgd import SHAPES, mixed, trained
+from tests.robust.attacks.trained_models import SHAPES, mixed, trained
 from tests.robust.methods.nets import samples
 
 peer = pytest.importorskip("pyautoattack.autopgd_base", reason="pyautoattack is not installed (`make env` does it)")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sihg.robust.attacks.fab import FAB
-from tests.robust.attacks.test_pgd import mixed, trained
+from tests.robust.attacks.trained_models import mixed, trained
 from tests.robust.methods.nets import samples
 
 peer = pytest.importorskip("pyautoattack.fab_pt", reason="pyautoattack is not installed (`make env` does it)")

@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sihg.errors import InputError
 from sihg.robust.attacks import PGD, Attack, Natural, Noise
 from sihg.robust.attacks import runner as cascade
-from sihg.robust.attacks.base import margins
+from sihg.robust.attacks.losses import margins
 from sihg.robust.attacks.registry import build_plan
 from sihg.robust.attacks.runner import attack_parts, join_outcomes, run_attacks
 from sihg.robust.data.samples import Samples, as_samples
 from sihg.robust.evaluation.evaluate import evaluate
 from sihg.robust.threat import Ball
+from tests.refused import refused
 from tests.robust.evaluation.test_evaluate import Threshold, on_a_line
 from tests.robust.methods.nets import net, samples
 
@@ -99,7 +99,7 @@ def test_only_those_under_attack_are_floats(monkeypatch: pytest.MonkeyPatch) -> 
         made.append(len(index))
         return floats(self, index)
 
-    monkeypatch.setattr(cascade, "rows_at_once", lambda _shape: 128)
+    monkeypatch.setattr(cascade, "rows_per_chunk", lambda _shape: 128)
     monkeypatch.setattr(Samples, "floats", counted)
     (found,) = run_attacks(model, as_samples((x, y)), {"all": {"natural": Natural(), "pgd": PGD(eps=0.1, steps=2)}})
     left = int(found.stages[1].attacked.sum())
@@ -112,7 +112,7 @@ def test_a_cascade_in_parts_is_a_cascade_in_one(monkeypatch: pytest.MonkeyPatch)
     model, runs = net("table"), []
     stages: Mapping[str, Attack] = {"noise": Noise(eps=0.1, draws=2), "pgd": PGD(eps=0.15, steps=3, restarts=2)}
     for size in (64, 128, 1024):
-        monkeypatch.setattr(cascade, "rows_at_once", lambda _shape, size=size: size)
+        monkeypatch.setattr(cascade, "rows_per_chunk", lambda _shape, size=size: size)
         runs += run_attacks(model, as_samples((x, y)), {"all": stages}, seed=2)
     assert 0 < runs[0].accuracy < 1
     for one, other in pairwise(runs):
@@ -133,7 +133,7 @@ class Failing(nn.Module):
 
 def test_no_gradient_is_told_from_other_failures() -> None:
     plans = {"standard": {"pgd": build_plan("pgd-2", Ball(0.1))["pgd-2"]}}
-    with pytest.raises(InputError, match="standard needs the gradient in the input, and the model gives none: take"):
+    with refused("no-input-gradient", attack="standard"):
         run_attacks(Failing(None), on_a_line(), plans)
     with pytest.raises(RuntimeError, match="out of memory"):
         run_attacks(Failing(RuntimeError("out of memory")), on_a_line(), plans)

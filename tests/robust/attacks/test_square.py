@@ -4,17 +4,15 @@ import math
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from sihg.core.draw import generator
-from sihg.errors import InputError
-from sihg.robust.attacks import base, square
+from sihg.robust.attacks import loop, losses, square
 from sihg.robust.attacks.square import Square
-from tests.robust.attacks.test_pgd import SHAPES, assert_inside, bounds_of, mixed, trained
+from tests.robust.attacks.trained_models import SHAPES, assert_inside, bounds_of, mixed, trained
 from tests.robust.methods.nets import gradients, net, samples, watched
 
 
@@ -42,7 +40,7 @@ def plain_bump(tall: int, wide: int, upright: bool) -> Tensor:
 
 def plain_sides(attack: Square, query: int, h: int, w: int) -> tuple[int, int]:
     p = attack.p_init
-    for bound in square.HALVED:
+    for bound in square.HALVINGS:
         if math.floor(square.QUERIES * query / attack.queries) > bound:
             p /= 2
     least = 1 if attack.norm == "linf" else 3
@@ -75,7 +73,7 @@ def plain_square(attack: Square, model: nn.Module, x: Tensor, y: Tensor, seed: i
     c, h, w = {1: (1, 1, *shape), 2: (shape[0], 1, shape[-1])}.get(
         len(shape), (shape[0], math.prod(shape[1:-1]), shape[-1])
     )
-    ahead = square.AHEAD // (5 + c)
+    ahead = square.NUMBERS_PER_DRAW // (5 + c)
     low, high = (-torch.inf, torch.inf) if attack.bounds is None else attack.bounds
     lows, highs = (torch.as_tensor(b, dtype=x.dtype).expand_as(x).reshape(-1, c, h, w) for b in (low, high))
 
@@ -209,8 +207,8 @@ def assert_twins(attack: Square, model: nn.Module, x: Tensor, y: Tensor) -> None
 def test_results_are_those_of_the_plain_twin(
     bounds: str, norm: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(square, "AHEAD", 60)  # so that 10 queries are drawn for at once
-    monkeypatch.setattr(square, "HALVED", (500, 1000, 2000, 3500))
+    monkeypatch.setattr(square, "NUMBERS_PER_DRAW", 60)  # so that 10 queries are drawn for at once
+    monkeypatch.setattr(square, "HALVINGS", (500, 1000, 2000, 3500))
     x, y = samples(24, SHAPES[kind])
     eps = {"smoothlinf": 0.1, "smoothl2": 0.6, "tablelinf": 0.15, "tablel2": 0.25}[kind + norm]
     attack = Square(eps=eps, norm=norm, bounds=bounds_of(bounds, kind), queries=25, restarts=2)
@@ -220,7 +218,7 @@ def test_results_are_those_of_the_plain_twin(
 @pytest.mark.parametrize("shape", [(3, 4, 7), (2, 9), (2, 2, 3, 4), (3, 1, 1), (1,)])
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 def test_samples_of_any_shape(norm: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(square, "HALVED", (1000, 2500))
+    monkeypatch.setattr(square, "HALVINGS", (1000, 2500))
     model = mlp(shape)
     x = torch.rand(20, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     eps = 0.1 if norm == "linf" else 0.07 * math.sqrt(math.prod(shape))
@@ -259,7 +257,7 @@ def test_the_area_of_the_windows(norm: str, h: int, w: int) -> None:
         assert 1 <= wide <= w
         assert (tall, wide) == plain_sides(attack, query, h, w)
         if norm == "linf":
-            p = 0.8 / 2 ** sum(query > bound for bound in square.HALVED)
+            p = 0.8 / 2 ** sum(query > bound for bound in square.HALVINGS)
             assert abs(math.sqrt(tall * wide) - math.sqrt(max(1, p * h * w))) <= 1
 
 
@@ -274,7 +272,7 @@ def test_what_is_found_is_the_smallest_margin_of_all_queries(norm: str) -> None:
         found = two.run(model, x, y)
     assert points.rows == [10] * 61  # the samples themselves, and 30 queries a run
     assert not found.broken.any()
-    seen = torch.stack([base.margins(model(point), y) for point in points.inputs])
+    seen = torch.stack([losses.margins(model(point), y) for point in points.inputs])
     torch.testing.assert_close(found.margin, seen.amin(0), rtol=0, atol=1e-12)
     where = seen.argmin(0).tolist()
     assert torch.equal(found.x_adv, torch.stack([points.inputs[query][row] for row, query in enumerate(where)]))
@@ -307,7 +305,7 @@ def test_results_depend_on_the_seed_alone(norm: str, monkeypatch: pytest.MonkeyP
     assert torch.equal(torch.cat([part.broken for part in parts]), first.broken[order])
     torch.testing.assert_close(torch.cat([part.x_adv for part in parts]), first.x_adv[order], rtol=0, atol=1e-12)
     assert sum(part.forwards for part in parts) == first.forwards
-    monkeypatch.setattr(base, "rows_at_once", lambda _shape: 64)
+    monkeypatch.setattr(loop, "rows_per_chunk", lambda _shape: 64)
     chunked = attack.run(model, x, y, seed=1)
     assert torch.equal(chunked.broken, first.broken)
     assert chunked.forwards == first.forwards
@@ -369,21 +367,6 @@ def test_no_rows() -> None:
     x, y = samples(0)
     verdict = Square(eps=0.1).run(net("plain"), x, y)
     assert (verdict.x_adv.shape, verdict.forwards) == (x.shape, 0)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"queries": 0}, "queries must be a whole number >= 1, got 0: "),
-        ({"restarts": 1.5}, "restarts must be a whole number >= 1, got 1.5: "),
-        ({"p_init": 0.0}, "p_init must be > 0 and <= 1, got 0.0: it is the share of the sample that changes at first"),
-        ({"p_init": 1.1}, "p_init must be > 0 and <= 1, got 1.1: "),
-        ({"p_init": math.nan}, "p_init must be > 0 and <= 1, got nan: "),
-    ],
-)
-def test_settings_that_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        Square(**{"eps": 0.1, **settings})
 
 
 def test_a_tie_that_is_lost_counts() -> None:

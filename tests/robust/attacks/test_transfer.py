@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from sihg.errors import InputError
 from sihg.robust.attacks import PGD, Transfer
-from tests.robust.attacks.test_pgd import assert_inside, trained
+from tests.robust.attacks.trained_models import assert_inside, trained
 from tests.robust.methods.nets import net, samples, watched
 
 
@@ -44,8 +43,3 @@ def test_a_part_gives_what_the_whole_would() -> None:
     some = torch.tensor([2, 70, 99])
     whole, part = attack.run(net("bn"), x, y), attack.run(net("bn"), x[some], y[some], numbers=some)
     torch.testing.assert_close(part.x_adv, whole.x_adv[some], rtol=0, atol=1e-12)
-
-
-def test_no_steps_are_refused() -> None:
-    with pytest.raises(InputError, match="steps must be a whole number >= 1, got 0"):
-        Transfer(eps=0.1, source=net("smooth"), steps=0)

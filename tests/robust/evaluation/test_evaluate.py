@@ -55,7 +55,7 @@ def test_accuracies_by_hand(norm: str) -> None:
 
 
 def test_every_sample_is_told_of_and_modes_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cascade, "rows_at_once", lambda _shape: 256)
+    monkeypatch.setattr(cascade, "rows_per_chunk", lambda _shape: 256)
     heard: list[tuple[str, int, int]] = []
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.9), nn.Linear(64, 10))
     model[1].eval()
@@ -92,7 +92,7 @@ def test_samples_are_floats_a_part_at_a_time(norm: str, monkeypatch: pytest.Monk
         made.append(len(floats(self, index)))
         return floats(self, index)
 
-    monkeypatch.setattr(cascade, "rows_at_once", lambda _shape: 256)
+    monkeypatch.setattr(cascade, "rows_per_chunk", lambda _shape: 256)
     monkeypatch.setattr(Samples, "floats", counted)
     (outcome,) = run_attacks(model, samples, plan_attacks("pgd-2-2", Ball(eps, norm)), seed=3)
     assert torch.equal(outcome.broken, whole.broken)
@@ -167,8 +167,8 @@ def test_wrong_arguments_are_named() -> None:
         ({"model": lambda x: net(x)}, "the model is a function: give a torch.nn.Module"),
         ({"model": copy.deepcopy(net).half()}, r"it is torch.float16, use model.float\(\)"),
         ({"eps": "8/x"}, "eps must be a number such as 5, 0.1 or 8/255, got '8/x'"),
-        ({"eps": None}, "eps must be finite and >= 0, got None"),
-        ({"eps": torch.tensor([0.1, 0.2])}, "eps must be finite and >= 0, got tensor"),
+        ({"eps": None}, "eps must be a number such as 5, 0.1 or 8/255, got None"),
+        ({"eps": torch.tensor([0.1, 0.2])}, "eps must be a number such as 5, 0.1 or 8/255, got tensor"),
         (
             {"bounds": (0, 0.5, 1)},
             r"two numbers or tensors that fit each other, got a tuple that is not: give \(lowest, highest\)",
@@ -219,7 +219,7 @@ def test_wrong_inputs_are_named() -> None:
 def test_logits_that_are_no_numbers_are_an_error() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     nn.init.constant_(model.get_parameter("1.bias"), float("nan"))
-    with pytest.raises(InputError, match="logits that are not finite"):
+    with refused("logits-not-finite"):
         evaluate(model, digits(5), attacks="natural", eps=0.1)
 
 
@@ -245,18 +245,18 @@ def test_attacks_of_ones_own() -> None:
     assert found["mine"].broken.tolist() == [False, False, True, True, True, True, False]
     assert found["grey"].forwards == 7
     faults: list[tuple[Any, str]] = [
-        (lambda x, _y: x + 0.3, "wrong gives a point 0.3 from row 0, more than eps 0.25: mend the attack"),
-        (lambda x, _y: x * float("nan"), "wrong gives a point that is not finite for row 0"),
-        (lambda x, _y: x - 0.2, "wrong gives a point outside the bounds for row 0"),
-        (lambda x, _y: x[:2], r"wrong gives \(2, 1\) for samples of shape \(7, 1\): it must give x_adv"),
-        (lambda _x, _y: None, "wrong gives NoneType for samples"),
-        (lambda x, _y: 1e4 + x, "wrong gives a point 10000 from row 0"),
-        (3, r"wrong is a int: give a name, an attack or a function \(x, y\) -> x_adv"),
+        (lambda x, _y: x + 0.3, "points-outside-ball"),
+        (lambda x, _y: x * float("nan"), "points-not-finite"),
+        (lambda x, _y: x - 0.2, "points-outside-bounds"),
+        (lambda x, _y: x[:2], "points-shape"),
+        (lambda _x, _y: None, "points-shape"),
+        (lambda x, _y: 1e4 + x, "points-outside-ball"),
+        (3, "attack-type"),
     ]
     with refused("attack-ball", attack="mine"):
         evaluate(Threshold(), on_a_line(), attacks={"mine": PGD(eps=0.1)}, eps=0.25)
-    for wrong, message in faults:
-        with pytest.raises(InputError, match=message):
+    for wrong, code in faults:
+        with refused(code):
             evaluate(Threshold(), on_a_line(), attacks={"wrong": wrong}, eps=0.25)
 
 

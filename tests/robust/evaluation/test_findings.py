@@ -19,7 +19,7 @@ from sihg.robust.evaluation.plans import Attacks
 from sihg.robust.threat import Ball
 from sihg.store.schema import Check, CurveRecord, EvaluationRecord, count_results, read_evaluation
 from tests.refused import refused
-from tests.robust.attacks.test_pgd import assert_inside
+from tests.robust.attacks.trained_models import assert_inside
 from tests.robust.evaluation.test_evaluate import Threshold, on_a_line
 from tests.robust.planted import EPS, digits, healthy
 
@@ -32,7 +32,7 @@ class CutError(Exception):
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "rows_at_once", lambda _shape: 64)
+    monkeypatch.setattr(runner, "rows_per_chunk", lambda _shape: 64)
     monkeypatch.setattr(partial, "SECONDS_BETWEEN_WRITES", 0.0)
 
 

@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 from sihg.robust.attacks import APGD, PGD, Attack, Natural, Noise
 from sihg.robust.attacks import runner as cascade
-from sihg.robust.attacks.base import margins
+from sihg.robust.attacks.losses import margins
 from sihg.robust.attacks.runner import Outcome, Part, attack_parts, join_outcomes
 from sihg.robust.data.samples import Samples, as_samples
 from sihg.robust.evaluation import partial
 from sihg.robust.evaluation.partial import EvaluationWarning, PartialResults
 from sihg.store.schema import Json
 from tests.refused import refused
-from tests.robust.attacks.test_pgd import assert_inside
+from tests.robust.attacks.trained_models import assert_inside
 from tests.robust.methods.nets import net, samples
 
 N, PARTS = 300, 5  # samples, and parts of 64 of them
@@ -37,7 +37,7 @@ PLANS: Plans = {
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cascade, "rows_at_once", lambda _shape: 64)
+    monkeypatch.setattr(cascade, "rows_per_chunk", lambda _shape: 64)
     monkeypatch.setattr(partial, "SECONDS_BETWEEN_WRITES", 0.0)
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from sihg.robust.attacks import PGD, Attack
-from sihg.robust.attacks.base import Search
 from sihg.robust.attacks.runner import Outcome, run_attacks
+from sihg.robust.attacks.search import Search
 from sihg.robust.data.samples import Samples, as_samples
 from sihg.robust.evaluation import reattack
 from sihg.robust.evaluation.diagnostics import MAX_PROBED
@@ -223,7 +223,7 @@ def test_radii_are_compared_by_one_attack(attacks: str) -> None:
 def test_another_search_is_not_taken_for_the_usual_one() -> None:
     class Idle(PGD):
         def search(self, search: Search, seed: int) -> None:  # noqa: ARG002
-            search.begin()
+            search.record_clean()
 
     others: list[Attack] = [
         Idle(eps=EPS),
@@ -253,7 +253,7 @@ def test_a_model_that_fails_where_nobody_asked_it() -> None:
     found = evaluate(Logarithm(), (x, y), eps=0.1, attacks="natural,pgd-20", bounds=None)
     results = {one.name: (one.result, one.message) for one in found.checks}
     assert results["radius"][0] == "not run"
-    assert "logits that are not finite" in results["radius"][1]
+    assert "logits are NaN or infinite" in results["radius"][1]
     assert results["one step"][0] == results["steps"][0] == "fine"
 
 

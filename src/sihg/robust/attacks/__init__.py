@@ -1,28 +1,35 @@
-"""Attacks: callable as attack(model, x, y, seed=0) -> x_adv; `run` also gives verdicts, margins and passes."""
+"""Attacks, one file each: attack(model, x, y, seed=0) -> x_adv; `run` also returns verdicts, margins and passes.
 
-from sihg.robust.attacks.apgd import APGD
-from sihg.robust.attacks.base import Attack, Verdict
-from sihg.robust.attacks.certified import Certified
-from sihg.robust.attacks.fab import FAB
-from sihg.robust.attacks.fgsm import FGSM
-from sihg.robust.attacks.no_attack import Natural
-from sihg.robust.attacks.noise import Noise
-from sihg.robust.attacks.pgd import PGD
-from sihg.robust.attacks.square import Square
-from sihg.robust.attacks.transfer import Transfer
-from sihg.robust.attacks.user_function import FunctionAttack
+Classes are loaded when first used: names and help need no torch.
+"""
 
-__all__ = [
-    "APGD",
-    "FAB",
-    "FGSM",
-    "PGD",
-    "Attack",
-    "Certified",
-    "FunctionAttack",
-    "Natural",
-    "Noise",
-    "Square",
-    "Transfer",
-    "Verdict",
-]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from sihg.robust.attacks.registry import ATTACK_FORMS, build_attack
+
+if TYPE_CHECKING:
+    from sihg.robust.attacks.apgd import APGD as APGD
+    from sihg.robust.attacks.base import Attack as Attack
+    from sihg.robust.attacks.certified import Certified as Certified
+    from sihg.robust.attacks.fab import FAB as FAB
+    from sihg.robust.attacks.fgsm import FGSM as FGSM
+    from sihg.robust.attacks.no_attack import Natural as Natural
+    from sihg.robust.attacks.noise import Noise as Noise
+    from sihg.robust.attacks.pgd import PGD as PGD
+    from sihg.robust.attacks.search import Search as Search
+    from sihg.robust.attacks.search import Verdict as Verdict
+    from sihg.robust.attacks.square import Square as Square
+    from sihg.robust.attacks.transfer import Transfer as Transfer
+    from sihg.robust.attacks.user_function import FunctionAttack as FunctionAttack
+
+_HOMES = {name: name.lower() for name in ("APGD", "Certified", "FAB", "FGSM", "Noise", "PGD", "Square", "Transfer")}
+_HOMES |= {"Attack": "base", "FunctionAttack": "user_function", "Natural": "no_attack"}
+_HOMES |= {"Search": "search", "Verdict": "search"}
+__all__ = ["ATTACK_FORMS", "build_attack", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'sihg.robust.attacks' has no attribute {name!r}")
+    return getattr(import_module(f"sihg.robust.attacks.{_HOMES[name]}"), name)

@@ -1,29 +1,44 @@
-"""Auto-PGD (Croce and Hein, 2020): ascent with momentum that halves its own step where it does not pay."""
+"""Auto-PGD (Croce and Hein, 2020): ascent with momentum that halves its step where progress is too slow."""
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from sihg.errors import UnknownNameError
-from sihg.robust.attacks.base import Attack, Rows, Search, check_counts, others
+from sihg.robust.attacks.base import Attack, check_counts
+from sihg.robust.attacks.losses import DLR_CLASSES, targeted_dlr, wrong_classes
+from sihg.robust.attacks.search import Rows, Search
 from sihg.robust.gradients import Loss, cross_entropy_per_row
-from sihg.robust.threat import uniform_noise
+from sihg.robust.threat import surface_noise
 
 LOSSES = ("ce", "dlr-t")
-ALPHA, RHO = 0.75, 0.75  # the share of the new direction, and of the steps that must rise
-DLR_CLASSES = 4  # that the ratio looks at
+ALPHA, RHO = 0.75, 0.75  # the share of the new direction, and of steps that must raise the loss
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class APGD(Attack):
-    """APGD on the cross-entropy (`ce`), or on the targeted difference-of-logits ratio (`dlr-t`).
+    """Raise the cross-entropy (`ce`), or the targeted difference-of-logits ratio (`dlr-t`), with steps that adapt.
 
-    The targeted one runs once for each of the `targets` classes that the model holds most likely besides the label.
-    With fewer than four classes, which the ratio needs, it takes the difference of logits alone. `restarts` counts
-    runs. Where nothing is found, the point of smallest margin among the best ones of the runs is given.
+    With fewer than four classes, which the ratio needs, `dlr-t` takes the difference of logits alone. Where nothing is
+    found, x_adv is the point of smallest margin among the best points of the runs.
+
+    Args:
+        loss: ce or dlr-t.
+        steps: Steps of a run.
+        restarts: Runs per target, the first included.
+        targets: The likeliest wrong classes that `dlr-t` aims at, one after the other.
+
+    Raises:
+        InputError: If a setting is out of range.
+
+    Example:
+        >>> attack = APGD(eps=0.1, steps=10)
+        >>> attack(torch.nn.Linear(2, 3), torch.zeros(1, 2), torch.tensor([0])).shape
+        torch.Size([1, 2])
     """
 
     loss: str = "ce"
@@ -38,49 +53,42 @@ class APGD(Attack):
             raise UnknownNameError("loss", self.loss, list(LOSSES))
 
     def remark(self, classes: int) -> str:
-        """Whether the ratio has too few classes."""
+        """Say so if the ratio has too few classes."""
         if self.loss == "ce" or classes >= DLR_CLASSES:
             return ""
         return f"{classes} classes: the difference of two logits instead of the DLR loss, which needs {DLR_CLASSES}"
 
     def search(self, search: Search, seed: int) -> None:
-        """Run after run, each on those that hold."""
+        """Run for each target, each on the rows that are not broken yet."""
         targets: tuple[Tensor | None, ...] = (None,)
-        logits = search.begin()
+        logits = search.record_clean()
         if self.loss == "dlr-t":
-            targets = others(logits, search.rows.y).unbind(1)[: self.targets]
+            targets = wrong_classes(logits, search.rows.y).unbind(1)[: self.targets]
         for number, target in enumerate(target for target in targets for _ in range(self.restarts)):
-            rows = search.left()
+            rows = search.unbroken()
             if not len(rows):
                 return
             self._run(search, rows, None if target is None else target[rows.place], seed, number)
 
     def _run(self, search: Search, rows: Rows, target: Tensor | None, seed: int, run: int) -> None:
-        at = self._begin(search, rows, target, seed, run).held(search)
+        at = self._begin(search, rows, target, seed, run).without_broken(search)
         lengths = checkpoints(self.steps)
         for k in range(1, self.steps + 1):
             if not len(at.rows):
                 return
             at.move(ALPHA if k > 1 else 1.0)
             at.measure(search, last=k == self.steps)
-            at = at.held(search)
+            at = at.without_broken(search)
             at.remember()
             if k in lengths:
                 at.check(lengths[k])
-        search.keep(at.rows, at.rows.x + at.best, at.best_logits)
+        search.record(at.rows, at.rows.x + at.best, at.best_logits)
 
     def _begin(self, search: Search, rows: Rows, target: Tensor | None, seed: int, run: int) -> "Run":
-        """On the surface of the ball."""
-
-        def anywhere(shape: tuple[int, ...], draw: torch.Generator) -> Tensor:
-            drawn = uniform_noise(self.norm, shape, 1.0, draw, rows.x.dtype)
-            order = math.inf if self.norm == "linf" else 2
-            lengths = torch.linalg.vector_norm(drawn.flatten(1), ord=order, dim=1)
-            return drawn.mul_(self.eps / lengths.view(-1, *(1,) * (drawn.dim() - 1)))
-
-        start = rows.draw(rows.x.shape[1:], anywhere, seed, f"apgd {self.loss}", run)
-        delta = rows.feasible.project_(start)
-        logits, loss, g = search.slope(rows, rows.x + delta, objective(target))
+        """Start on the surface of the ball."""
+        make = partial(surface_noise, self.norm, radius=self.eps, dtype=rows.x.dtype)
+        delta = rows.feasible.project_(rows.draw(rows.x.shape[1:], make, seed, f"apgd {self.loss}", run))
+        logits, loss, g = search.compute_gradient(rows, rows.x + delta, objective(target))
         step = torch.full_like(loss, 2 * self.eps).view(-1, *(1,) * (delta.dim() - 1))
         return Run(
             rows=rows,
@@ -96,14 +104,14 @@ class APGD(Attack):
             best_logits=logits.clone(),
             step=step,
             rises=torch.zeros_like(loss),
-            checked=loss,
+            checked_loss=loss,
             halved=torch.ones_like(loss, dtype=torch.bool),
         )
 
 
 @dataclass
 class Run:
-    """A run on rows that hold: where each is and was, where it was best, and how it has fared since the last check."""
+    """A run on rows that are not broken: the last two points, the best point, and the progress since the last check."""
 
     rows: Rows
     target: Tensor | None
@@ -118,37 +126,37 @@ class Run:
     best_logits: Tensor
     step: Tensor
     rises: Tensor  # steps since the last check after which the loss was higher
-    checked: Tensor  # the best loss at the last check
+    checked_loss: Tensor  # the best loss at the last check
     halved: Tensor  # whether the last check halved the step
 
-    def held(self, search: Search) -> "Run":
-        """The run without the rows that are broken now."""
-        held = search.drop(self.rows, self.rows.x + self.delta, self.logits)
+    def without_broken(self, search: Search) -> "Run":
+        """Return the run without the rows that are broken now."""
+        held = search.record_broken(self.rows, self.rows.x + self.delta, self.logits)
         if held is None:
             return self
-        mine: dict[str, Any] = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        some = {name: value.index_select(0, held) for name, value in mine.items()}
-        return Run(**{"rows": self.rows.keep(held), "target": None, **some})
+        tensors: dict[str, Any] = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        kept = {name: value.index_select(0, held) for name, value in tensors.items()}
+        return Run(**{"rows": self.rows.take(held), "target": None, **kept})
 
     def move(self, alpha: float) -> None:
-        """A step along the gradient, mixed with the last move; eats the gradient."""
+        """Step along the gradient and a part of the last move; changes the gradient in place."""
         feasible = self.rows.feasible
         ahead = feasible.climb_(self.delta.clone(), self.g, self.step)
         mixed = ahead.mul_(alpha).add_(self.delta, alpha=2 - 2 * alpha).sub_(self.previous, alpha=1 - alpha)
         self.previous, self.delta = self.delta, feasible.project_(mixed)
 
     def measure(self, search: Search, *, last: bool) -> None:
-        """The loss where the run is now, and its gradient unless no step follows."""
+        """Compute the loss at the current point, and its gradient unless no step follows."""
         before, point, loss = self.loss, self.rows.x + self.delta, objective(self.target)
         if last:
-            self.logits = search.look(self.rows, point)
+            self.logits = search.compute_logits(self.rows, point)
             self.loss = loss(self.logits, self.rows.y).to(before)
         else:
-            self.logits, self.loss, self.g = search.slope(self.rows, point, loss)
+            self.logits, self.loss, self.g = search.compute_gradient(self.rows, point, loss)
         self.rises = self.rises + (self.loss > before)
 
     def remember(self) -> None:
-        """Keep what is better than the best so far."""
+        """Keep the current point of each row whose loss is the highest so far."""
         better = (self.loss > self.best_loss).nonzero().flatten()
         for best, now in (
             (self.best, self.delta),
@@ -159,17 +167,19 @@ class Run:
             best[better] = now[better]
 
     def check(self, length: int) -> None:
-        """After so many steps: where too few rose, or the best is an old one, go back to it with half the step."""
-        stuck = ~self.halved & (self.checked >= self.best_loss)
+        """Where too few of the last `length` steps raised the loss, or none its maximum, halve the step and go back to
+        the best point.
+        """
+        stuck = ~self.halved & (self.checked_loss >= self.best_loss)
         self.halved = (self.rises < RHO * length) | stuck
-        self.checked, self.rises = self.best_loss.clone(), torch.zeros_like(self.rises)
+        self.checked_loss, self.rises = self.best_loss.clone(), torch.zeros_like(self.rises)
         back = self.halved.nonzero().flatten()
         self.delta[back], self.g[back], self.loss[back] = self.best[back], self.best_g[back], self.best_loss[back]
         self.step[back] /= 2
 
 
 def checkpoints(steps: int) -> dict[int, int]:
-    """The steps after which a run is checked, with the number of steps since the check before."""
+    """Return the steps after which a run is checked, each with the number of steps since the check before."""
     share, gap, before, lengths = 0.0, 0.22, 0, {}
     while (step := math.ceil(round((share + gap) * steps, 9))) <= steps:
         if step > before:
@@ -179,14 +189,5 @@ def checkpoints(steps: int) -> dict[int, int]:
 
 
 def objective(target: Tensor | None) -> Loss:
-    """The loss of each row that the run raises."""
-    return cross_entropy_per_row if target is None else lambda logits, y: ratio(logits, y, target)
-
-
-def ratio(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
-    """The targeted DLR loss: the target's logit minus the label's, in units of how far the top ones are apart."""
-    gap = (logits.gather(1, target[:, None]) - logits.gather(1, y[:, None])).squeeze(1)
-    if logits.shape[1] < DLR_CLASSES:
-        return gap
-    first, _, third, fourth = logits.topk(DLR_CLASSES, dim=1).values.unbind(1)
-    return gap / (first - (third + fourth) / 2 + 1e-12)
+    """Return the loss of each row that a run raises."""
+    return cross_entropy_per_row if target is None else partial(targeted_dlr, target)

@@ -7,18 +7,20 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from sihg.robust.attacks._hyperplane import shortest
-from sihg.robust.attacks.base import Attack, Rows, Search, check_counts, margins, misclassified, others, places
+from sihg.robust.attacks._hyperplane import shortest_steps
+from sihg.robust.attacks.base import Attack, check_counts
+from sihg.robust.attacks.losses import logit_difference, margins, misclassified, wrong_classes
+from sihg.robust.attacks.search import Rows, Search, true_places
 from sihg.robust.threat import uniform_noise
 
 ALPHA_MAX, ETA, BETA = 0.1, 1.05, 0.9  # the paper's: most pull towards x, overshoot, step back
-BLOCK = 64_000  # values of x in a block of rows whose arithmetic is done together: about what a cache holds
-REACH = 1000  # times eps: further away nothing is of use, and without bounds the plane of a flat model is very far
+VALUES_PER_BLOCK = 64_000  # of x, in rows whose arithmetic is done together: about what a cache holds
+REACH = 1000  # times eps: points further away are useless, and without bounds the plane of a flat model is very far
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FAB(Attack):
-    """FAB-T (Croce & Hein 2020): T iterations towards each of the likeliest wrong classes t, R times.
+    """FAB-T (Croce and Hein, 2020): T iterations towards each of the likeliest wrong classes t, R times.
 
     An iteration linearises z_t - z_y at x', and goes a bit beyond the hyperplane where that vanishes:
 
@@ -27,9 +29,22 @@ class FAB(Attack):
         x' <- clip((1 - α) (x' + 1.05 δ') + α (x + 1.05 δ))
         x' <- x + 0.9 (x' - x) if x' is misclassified
 
-    The first of `restarts` runs starts at x, others at random points of half the ball. The paper seeks the nearest
-    misclassified point; here a sample is broken by any within eps, and then leaves the batch at once. Where nothing
-    is found, the point of the ball with the smallest margin is given.
+    The first run starts at x, others at random points of half the ball. The paper seeks the nearest misclassified
+    point; here any within eps breaks a sample, which then leaves the batch at once. Where nothing is found, x_adv is
+    the point of the ball with the smallest margin.
+
+    Args:
+        steps: The iterations T of a run.
+        restarts: The runs R per target, the first included.
+        targets: The likeliest wrong classes to aim at, one after the other.
+
+    Raises:
+        InputError: If a setting is out of range.
+
+    Example:
+        >>> attack = FAB(eps=0.1, steps=10)
+        >>> attack(torch.nn.Linear(2, 3), torch.zeros(1, 2), torch.tensor([0])).shape
+        torch.Size([1, 2])
     """
 
     steps: int = 100
@@ -41,62 +56,62 @@ class FAB(Attack):
         check_counts(steps=self.steps, restarts=self.restarts, targets=self.targets)
 
     def search(self, search: Search, seed: int) -> None:
-        """R runs for each target, each on those that hold."""
-        targets = others(search.begin(), search.rows.y)[:, : self.targets]
+        """Run R times for each target, each on the rows that are not broken yet."""
+        targets = wrong_classes(search.record_clean(), search.rows.y)[:, : self.targets]
         for run in range(targets.shape[1] * self.restarts):
-            rows = search.left()
+            rows = search.unbroken()
             if not len(rows):
                 return
             self._approach(search, rows, targets[rows.place, run // self.restarts], self._start(rows, seed, run))
 
     def _approach(self, search: Search, rows: Rows, target: Tensor, point: Tensor) -> None:
         for _ in range(self.steps):
-            logits, f, w = search.slope(rows, point, partial(_lead, target))
-            held = self._drop(search, rows, point, logits)
+            logits, f, w = search.compute_gradient(rows, point, partial(logit_difference, target))
+            held = self._record(search, rows, point, logits)
             if held is not None:
-                rows = rows.keep(held)
-                target, point, f, w = (of_all.index_select(0, held) for of_all in (target, point, f, w))
+                rows = rows.take(held)
+                target, point, f, w = (tensor.index_select(0, held) for tensor in (target, point, f, w))
                 if not len(rows):
                     return
             point = self._step(rows.x, point, f, w)
-            logits = search.look(rows, point)
-            held = self._drop(search, rows, point, logits)
+            logits = search.compute_logits(rows, point)
+            held = self._record(search, rows, point, logits)
             if held is not None:
-                rows = rows.keep(held)
-                target, point, logits = (of_all.index_select(0, held) for of_all in (target, point, logits))
+                rows = rows.take(held)
+                target, point, logits = (tensor.index_select(0, held) for tensor in (target, point, logits))
                 if not len(rows):
                     return
             wrong = misclassified(logits, rows.y)
             point[wrong] = rows.x[wrong] + BETA * (point[wrong] - rows.x[wrong])
 
     def _step(self, x: Tensor, point: Tensor, f: Tensor, w: Tensor) -> Tensor:
-        """One iteration, from the value and the gradient of z_t - z_y at `point`; block by block, for the cache."""
-        size = max(1, BLOCK // math.prod(x.shape[1:]))
+        """Iterate once, from the value f and the gradient w of z_t - z_y at `point`; by blocks, for the cache."""
+        size = max(1, VALUES_PER_BLOCK // math.prod(x.shape[1:]))
         blocks = zip(*(rows.split(size) for rows in (x, point, f, w)), strict=True)
-        return torch.cat([self._mixed(*block) for block in blocks])
+        return torch.cat([self._step_block(*block) for block in blocks])
 
-    def _mixed(self, x: Tensor, point: Tensor, f: Tensor, w: Tensor) -> Tensor:
+    def _step_block(self, x: Tensor, point: Tensor, f: Tensor, w: Tensor) -> Tensor:
         low, high, w = (rows.flatten(1) for rows in (*self._box(x), w))
         ends = torch.stack((point.flatten(1), x.flatten(1)))
         c = torch.stack((-f, (w * (ends[0] - ends[1])).sum(1) - f))
-        d = shortest(w, c, low - ends, high - ends, self.norm)
+        d = shortest_steps(w, c, low - ends, high - ends, self.norm)
         here, there = self._lengths(d).clamp_(min=torch.finfo(d.dtype).tiny)
         alpha = (here / (here + there)).clamp_(max=ALPHA_MAX)
         ends.add_(d, alpha=ETA)
         new = ends[0].lerp_(ends[1], alpha[:, None])
         return torch.clamp(new, low, high, out=new).view(point.shape)
 
-    def _drop(self, search: Search, rows: Rows, point: Tensor, logits: Tensor) -> Tensor | None:
-        """Keep points of the ball that are misclassified or closest to it; where rows hold, or None if all do."""
+    def _record(self, search: Search, rows: Rows, point: Tensor, logits: Tensor) -> Tensor | None:
+        """Record points within the ball; return the places of rows that are not broken, None if that is all of them."""
         wrong = misclassified(logits, rows.y)
         inside = self._lengths((point - rows.x).flatten(1)) <= self.eps
         best = inside & (wrong | (margins(logits, rows.y) < search.margin[rows.place]))
         if bool(best.any()):
-            search.keep(rows.keep(places(best)), point[best], logits[best])
-        return places(~(wrong & inside)) if bool((wrong & inside).any()) else None
+            search.record(rows.take(true_places(best)), point[best], logits[best])
+        return true_places(~(wrong & inside)) if bool((wrong & inside).any()) else None
 
     def _box(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Where to search: within the bounds, and not too far from x."""
+        """Return the box to search: within the bounds, and not too far from x."""
         low, high = x - REACH * self.eps, x + REACH * self.eps
         if self.bounds is None:
             return low, high
@@ -106,16 +121,8 @@ class FAB(Attack):
     def _start(self, rows: Rows, seed: int, run: int) -> Tensor:
         if run % self.restarts == 0:
             return rows.x
-
-        def near(shape: tuple[int, ...], draw: torch.Generator) -> Tensor:
-            return uniform_noise(self.norm, shape, self.eps / 2, draw, rows.x.dtype)
-
-        return self.ball.clip(rows.x + rows.draw(rows.x.shape[1:], near, seed, "FAB start", run))
+        make = partial(uniform_noise, self.norm, radius=self.eps / 2, dtype=rows.x.dtype)
+        return self.ball.clip(rows.x + rows.draw(rows.x.shape[1:], make, seed, "FAB start", run))
 
     def _lengths(self, steps: Tensor) -> Tensor:
         return steps.abs().amax(-1) if self.norm == "linf" else torch.linalg.vector_norm(steps, dim=-1)
-
-
-def _lead(target: Tensor, logits: Tensor, y: Tensor) -> Tensor:
-    """How far the target is above the label."""
-    return (logits.gather(1, target[:, None]) - logits.gather(1, y[:, None])).squeeze(1)

@@ -1,17 +1,27 @@
-"""Noise: the cheapest attack of all, which nothing that is robust should fall to."""
+"""Noise: the cheapest attack of all, to which a robust model should not fall."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
-from torch import Tensor
 
-from sihg.robust.attacks.base import Attack, Search, check_counts
-from sihg.robust.threat import uniform_noise
+from sihg.robust.attacks.base import Attack, check_counts
+from sihg.robust.attacks.search import Search
+from sihg.robust.threat import extreme_noise, uniform_noise
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Noise(Attack):
-    """Looks at `draws` points anywhere in the ball and as many on its surface: corners of the box, or the L2 sphere."""
+    """Try random points: some anywhere in the ball, as many at its extremes (corners of the box, or the L2 sphere).
+
+    Args:
+        draws: Points of each kind.
+
+    Example:
+        >>> noise = Noise(eps=0.1, draws=5)
+        >>> noise(torch.nn.Linear(2, 3), torch.zeros(1, 2), torch.tensor([0])).shape
+        torch.Size([1, 2])
+    """
 
     draws: int = 10
 
@@ -20,23 +30,14 @@ class Noise(Attack):
         check_counts(draws=self.draws)
 
     def search(self, search: Search, seed: int) -> None:
-        """Look after look, each at those that hold."""
-        search.begin()
+        """Try point after point on the rows that are not broken yet."""
+        search.record_clean()
+        kinds = (uniform_noise, extreme_noise)
         for number in range(2 * self.draws):
-            rows = search.left()
+            rows = search.unbroken()
             if not len(rows):
                 return
-            draw = self._inside if number % 2 == 0 else self._surface
-            delta = rows.draw(rows.x.shape[1:], draw, seed, "noise", number)
+            make = partial(kinds[number % 2], self.norm, radius=self.eps, dtype=torch.float64)
+            delta = rows.draw(rows.x.shape[1:], make, seed, "noise", number)
             point = rows.x + rows.feasible.project_(delta)
-            search.keep(rows, point, search.look(rows, point))
-
-    def _inside(self, shape: tuple[int, ...], draw: torch.Generator) -> Tensor:
-        return uniform_noise(self.norm, shape, self.eps, draw, torch.float64)
-
-    def _surface(self, shape: tuple[int, ...], draw: torch.Generator) -> Tensor:
-        if self.norm == "linf":
-            return torch.randint(0, 2, shape, generator=draw).double().mul_(2).sub_(1).mul_(self.eps)
-        normal = torch.randn(shape, generator=draw, dtype=torch.float64)
-        lengths = torch.linalg.vector_norm(normal.flatten(1), dim=1).view(-1, *(1,) * (len(shape) - 1))
-        return normal.mul_(self.eps / lengths)
+            search.record(rows, point, search.compute_logits(rows, point))

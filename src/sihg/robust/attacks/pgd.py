@@ -1,28 +1,44 @@
-"""Projected gradient ascent on the still-unbroken samples only."""
+"""Projected gradient ascent on the samples that are not broken yet."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from sihg.errors import InputError
-from sihg.robust.attacks.base import Attack, Rows, Search, check_counts
+from sihg.robust.attacks.base import Attack, check_counts
+from sihg.robust.attacks.search import Rows, Search
 from sihg.robust.gradients import cross_entropy_per_row
 from sihg.robust.threat import uniform_noise
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PGD(Attack):
-    """T steepest ascent steps on the cross-entropy from a random start, R times: PGD-T-R.
+    """PGD-T-R: T steepest ascent steps on the cross-entropy from a random start, R times.
 
-    A sample is broken when it is misclassified at any iterate, the start included; it leaves the batch at once, and
-    later runs see survivors only. With `last_iterate` only the end of a run counts, the classical rule. `restarts`
-    counts runs. Where nothing is found, the run's end of smallest margin is given.
+    A sample is broken when it is misclassified at any iterate, the start included. It leaves the batch at once, and
+    later runs see survivors only. Where nothing is found, x_adv is the end of a run with the smallest margin.
+
+    Args:
+        steps: The steps T of a run.
+        restarts: The runs R, the first included.
+        step_size: The length of a step (default: 2.5 eps / steps).
+        last_iterate: Count the end of a run only, the classical rule.
+        random_start: Begin at a random point of the ball, else at x.
+
+    Raises:
+        InputError: If a setting is out of range.
+
+    Example:
+        >>> attack = PGD(eps="8/255", steps=10)
+        >>> attack(torch.nn.Linear(2, 3), torch.zeros(1, 2), torch.tensor([0])).shape
+        torch.Size([1, 2])
     """
 
     steps: int = 20
     restarts: int = 1
-    step_size: float | None = None  # default 2.5 eps / steps
+    step_size: float | None = None
     last_iterate: bool = False
     random_start: bool = True
 
@@ -31,13 +47,15 @@ class PGD(Attack):
         check_counts(steps=self.steps, restarts=self.restarts)
         if self.step_size is not None and not 0 < self.step_size < float("inf"):
             raise InputError(
-                f"step_size must be finite and > 0, got {self.step_size}: leave it out for 2.5 eps / steps"
+                f"step_size must be finite and > 0, got {self.step_size}: leave it out for 2.5 eps / steps",
+                code="step-size-range",
+                step_size=self.step_size,
             )
 
     def search(self, search: Search, seed: int) -> None:
-        """R runs, each on those that hold."""
+        """Run R times, each on the rows that are not broken yet."""
         for run in range(self.restarts):
-            rows = search.left()
+            rows = search.unbroken()
             if not len(rows):
                 return
             self._ascend(search, rows, self._start(rows, seed, run))
@@ -46,21 +64,18 @@ class PGD(Attack):
         eta = self.step_size or 2.5 * self.eps / self.steps
         for _ in range(self.steps):
             point = rows.x + delta
-            logits, _, g = search.slope(rows, point, cross_entropy_per_row)
-            held = None if self.last_iterate else search.drop(rows, point, logits)
+            logits, _, g = search.compute_gradient(rows, point, cross_entropy_per_row)
+            held = None if self.last_iterate else search.record_broken(rows, point, logits)
             if held is not None:
-                rows, delta, g = rows.keep(held), delta.index_select(0, held), g.index_select(0, held)
+                rows, delta, g = rows.take(held), delta.index_select(0, held), g.index_select(0, held)
                 if not len(rows):
                     return
             rows.feasible.climb_(delta, g, eta)
         point = rows.x + delta
-        search.keep(rows, point, search.look(rows, point))
+        search.record(rows, point, search.compute_logits(rows, point))
 
     def _start(self, rows: Rows, seed: int, run: int) -> Tensor:
         if not self.random_start:
             return torch.zeros_like(rows.x)
-
-        def anywhere(shape: tuple[int, ...], draw: torch.Generator) -> Tensor:
-            return uniform_noise(self.norm, shape, self.eps, draw, rows.x.dtype)
-
-        return rows.feasible.project_(rows.draw(rows.x.shape[1:], anywhere, seed, "attack start", run))
+        make = partial(uniform_noise, self.norm, radius=self.eps, dtype=rows.x.dtype)
+        return rows.feasible.project_(rows.draw(rows.x.shape[1:], make, seed, "attack start", run))

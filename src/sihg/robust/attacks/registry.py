@@ -1,81 +1,115 @@
-"""Attacks by name, as commands and tables call them."""
+"""Attacks by name, ours and a user's own. Torch is loaded when an attack is built."""
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
-
-from torch import nn
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sihg.errors import InputError, UnknownNameError
-from sihg.robust.attacks.apgd import APGD
-from sihg.robust.attacks.base import Attack
-from sihg.robust.attacks.certified import Certified
-from sihg.robust.attacks.fab import FAB
-from sihg.robust.attacks.fgsm import FGSM
-from sihg.robust.attacks.no_attack import Natural
-from sihg.robust.attacks.noise import Noise
-from sihg.robust.attacks.pgd import PGD
-from sihg.robust.attacks.square import Square
-from sihg.robust.attacks.transfer import Transfer
-from sihg.robust.threat import Ball
+from sihg.user_code import FORMS, call_user_code, load_callable
 
-Plan = Mapping[str, Attack]  # attacks by name; each sees what the ones before left
-FORMS = (
-    *("natural", "fgsm", "pgd-T[-R]", "apgd-ce[-T[-R]]", "apgd-t[-T[-R]]", "fab-t[-T[-R]]", "square[-Q[-R]]"),
-    *("noise[-N]", "transfer:RUN", "standard", "certified"),
-)
-STANDARD = ("apgd-ce", "apgd-t", "fab-t", "square")
-MEANT = {name: name for name in ("natural", "fgsm", "pgd-20", *STANDARD, "noise", "standard", "certified")}
-MEANT |= {
-    "pgd": "pgd-20",
-    "pgd20": "pgd-20",
-    "apgd": "apgd-ce",
-    "fab": "fab-t",
-    "autoattack": "standard",
-    "aa": "standard",
+if TYPE_CHECKING:
+    from torch import nn
+
+    from sihg.robust.attacks.base import Attack
+    from sihg.robust.threat import Ball
+
+Plan: TypeAlias = "Mapping[str, Attack]"  # attacks by name; each sees the samples that those before did not break
+STANDARD = ("apgd-ce", "apgd-t", "fab-t", "square")  # the attacks of AutoAttack
+ATTACK_FORMS = {  # what `build_plan` takes (R: restarts, each on the samples that are not broken yet)
+    "natural": "no attack",
+    "fgsm": "one step of eps from the image",
+    "pgd-T[-R]": "T steps of 2.5 eps / T from a random start",
+    "apgd-ce[-T[-R]]": "Auto-PGD on the cross-entropy, T = 100",
+    "apgd-t[-T[-R]]": "Auto-PGD on the targeted DLR loss, nine targets, T = 100",
+    "fab-t[-T[-R]]": "the targeted fast adaptive boundary attack, nine targets, T = 100",
+    "square[-Q[-R]]": "random search by squares, without gradients, Q = 5000 queries",
+    "noise[-N]": "N = 10 points anywhere in the ball and N on its surface",
+    "transfer:RUN": "the points where PGD-20 on another run ends",
+    "standard": f"{', '.join(STANDARD)} in turn, each on the samples that are not broken yet (as AutoAttack)",
+    "certified": "no attack: samples that interval bounds prove to hold, a lower bound (linf)",
+    FORMS[0]: "your own: a class that derives from Attack, or a function (model, x, y) -> x_adv",
+    FORMS[1]: "the same in a file",
 }
+_STEPS = ("steps", "restarts")
+_KINDS: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {  # module, class, settings, what numbers mean
+    "natural": ("no_attack", "Natural", {}, ()),
+    "certified": ("certified", "Certified", {}, ()),
+    "fgsm": ("fgsm", "FGSM", {}, ()),
+    "pgd": ("pgd", "PGD", {}, _STEPS),
+    "apgd-ce": ("apgd", "APGD", {"loss": "ce"}, _STEPS),
+    "apgd-t": ("apgd", "APGD", {"loss": "dlr-t"}, _STEPS),
+    "fab-t": ("fab", "FAB", {}, _STEPS),
+    "square": ("square", "Square", {}, ("queries", "restarts")),
+    "noise": ("noise", "Noise", {}, ("draws",)),
+}
+_MEANT = {name: name for name in ("pgd-20", "standard", *_KINDS) if name != "pgd"}  # for suggestions
+_MEANT |= {"pgd": "pgd-20", "pgd20": "pgd-20", "apgd": "apgd-ce", "fab": "fab-t"}
+_MEANT |= dict.fromkeys(("autoattack", "aa"), "standard")
 
 
 def build_plan(
-    name: str, ball: Ball, *, last_iterate: bool = False, source: Callable[[str], nn.Module] | None = None
+    name: str, ball: "Ball", *, last_iterate: bool = False, source: "Callable[[str], nn.Module] | None" = None
 ) -> Plan:
-    """What stands behind a name: one attack, or several of which each sees what the ones before left."""
+    """Build the attack of a name; "standard" is several, each for the samples that those before did not break."""
     if name == "standard":
         return {part: build_attack(part, ball) for part in ("natural", *STANDARD)}
     return {name: build_attack(name, ball, last_iterate=last_iterate, source=source)}
 
 
 def build_attack(
-    name: str, ball: Ball, *, last_iterate: bool = False, source: Callable[[str], nn.Module] | None = None
-) -> Attack:
-    """The attack of that name within the ball; `source` loads the model that `transfer:RUN` names."""
+    name: str, ball: "Ball", *, last_iterate: bool = False, source: "Callable[[str], nn.Module] | None" = None
+) -> "Attack":
+    """Build an attack within a ball.
+
+    Args:
+        name: One of `ATTACK_FORMS`. An attack of your own, `path.py:name` or `package.module:name`, is a class that
+            derives from Attack and is built with eps, norm and bounds, or a function (model, x, y) -> x_adv.
+        ball: Where the attack may search.
+        last_iterate: For PGD and FGSM: count the end of a run only.
+        source: Loads the model that `transfer:RUN` names.
+
+    Raises:
+        InputError: If there is no such attack, or it is not for such a ball.
+    """
     within: dict[str, Any] = {"eps": ball.eps, "norm": ball.norm, "bounds": ball.bounds}
-    if name == "natural":
-        return Natural()
-    if name == "certified":
-        return Certified(**within)
-    if name == "fgsm":
-        return FGSM(**within, last_iterate=last_iterate)
     if name.startswith("transfer:"):
         if source is None:
-            raise InputError(f"{name} is for evaluations of runs: from Python give Transfer(eps=..., source=model)")
-        return Transfer(**within, source=source(name.removeprefix("transfer:")))
-    form = re.fullmatch(r"(pgd|apgd-ce|apgd-t|fab-t|square|noise)((?:-\d+){0,2})", name)
+            raise InputError(
+                f"{name} is for evaluations of runs: from Python give Transfer(eps=..., source=model)",
+                code="transfer-source",
+            )
+        return _find("transfer", "Transfer")(**within, source=source(name.removeprefix("transfer:")))
+    if ":" in name:
+        return _build_users_attack(name, within)
+    form = re.fullmatch(rf"({'|'.join(_KINDS)})((?:-\d+){{0,2}})", name)
     numbers = [int(number) for number in form[2].split("-")[1:]] if form else []
-    kind = form[1] if form else ""
-    if not form or (kind == "pgd" and not numbers) or (kind == "noise" and len(numbers) > 1):
-        raise UnknownNameError("attack", name, list(FORMS), MEANT)
-    make, settings, counts = _KINDS[kind]
-    settings = {**within, **settings, **dict(zip(counts, numbers, strict=False))}
-    return make(**settings, last_iterate=last_iterate) if kind == "pgd" else make(**settings)
+    module, make, settings, counts = _KINDS[form[1]] if form else ("", "", {}, ())
+    if not form or name == "pgd" or len(numbers) > len(counts):
+        raise UnknownNameError("attack", name, list(ATTACK_FORMS), _MEANT)
+    settings = {**settings, **dict(zip(counts, numbers, strict=False))}
+    if form[1] != "natural":
+        settings |= within
+    return _find(module, make)(**settings, **({"last_iterate": last_iterate} if form[1] in ("pgd", "fgsm") else {}))
 
 
-_STEPS = ("steps", "restarts")
-_KINDS: dict[str, tuple[Callable[..., Attack], dict[str, Any], tuple[str, ...]]] = {
-    "pgd": (PGD, {}, _STEPS),
-    "apgd-ce": (APGD, {"loss": "ce"}, _STEPS),
-    "apgd-t": (APGD, {"loss": "dlr-t"}, _STEPS),
-    "fab-t": (FAB, {}, _STEPS),
-    "square": (Square, {}, ("queries", "restarts")),
-    "noise": (Noise, {}, ("draws",)),
-}
+def _build_users_attack(name: str, within: dict[str, Any]) -> "Attack":
+    from sihg.robust.attacks.base import Attack
+
+    found = load_callable("attack", name)
+    if not isinstance(found, type):
+        function = lambda *args: call_user_code("attack", name, found, *args)  # noqa: E731
+        return _find("user_function", "FunctionAttack")(**within, function=function, name=name)
+    attack = call_user_code("attack", name, found, **within)
+    if not isinstance(attack, Attack):
+        raise InputError(
+            f"attack {name!r} is a class that does not derive from sihg.robust.attacks.Attack: derive it, or write a "
+            "function (model, x, y) -> x_adv",
+            code="not-an-attack",
+            name=name,
+        )
+    return attack
+
+
+def _find(module: str, name: str) -> "Callable[..., Attack]":
+    return getattr(import_module(f"sihg.robust.attacks.{module}"), name)  # type: ignore[no-any-return]

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from sihg.errors import InputError
-from sihg.robust.attacks.base import Attack, Verdict, check_points, rows_at_once
+from sihg.robust.attacks.base import Attack
+from sihg.robust.attacks.loop import attack_batch, rows_per_chunk
 from sihg.robust.attacks.registry import Plan
+from sihg.robust.attacks.search import Verdict, check_points
 from sihg.robust.data.samples import Samples
 
 
@@ -113,11 +115,11 @@ def _attack(
 ) -> Iterator[Part]:
     device = device_of(model)
     left = outcome.attacked.nonzero().flatten()[outcome.done :]
-    for numbers in left.split(rows_at_once(samples.shape)) if len(left) else ():
+    for numbers in left.split(rows_per_chunk(samples.shape)) if len(left) else ():
         begin = time.perf_counter()
         x, y = samples.floats(numbers).to(device), samples.y[numbers].to(device)
         try:
-            verdict = attack.run(model, x, y, seed, numbers=numbers)
+            verdict = attack_batch(attack, model, x, y, seed, numbers=numbers)
         except RuntimeError as error:
             if not is_missing_gradient(error):
                 raise

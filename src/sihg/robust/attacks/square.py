@@ -10,26 +10,39 @@ import torch
 from torch import Tensor
 
 from sihg.errors import InputError
-from sihg.robust.attacks.base import Attack, Rows, Search, check_counts, margins, misclassified
+from sihg.robust.attacks.base import Attack, check_counts
+from sihg.robust.attacks.losses import margins, misclassified
+from sihg.robust.attacks.search import Rows, Search
 
-QUERIES = 5000  # AutoAttack's
-HALVED = (10, 50, 200, 500, 1000, 2000, 4000)  # of so many, after which p halves
-TILES = 5  # along each side of the sample, at the start of the L2 search
-AHEAD = 512  # numbers drawn for a row at once
+QUERIES = 5000  # as in AutoAttack
+HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000)  # queries of 5000 after which p halves
+TILES = 5  # per side of the sample, at the start of the L2 search
+NUMBERS_PER_DRAW = 512  # per row
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Square(Attack):
-    """Changes one window of the sample at a time, and keeps the change where the margin falls.
+    """Change one window of the sample at a time, and keep the change where the margin falls; needs no gradient.
 
-    The windows cover a share p of the sample, which shrinks from `p_init` in the course of the `queries`, the first of
-    which is the start. A sample is broken when it is misclassified at any query; it leaves the batch at once, and
-    later runs see survivors only. `restarts` counts runs. Where nothing is found, the point of smallest margin is
-    given.
+    A sample is broken when it is misclassified at any query. It leaves the batch at once, and later runs see survivors
+    only. Where nothing is found, x_adv is the point of smallest margin.
 
-    A sample is seen as channels, rows and columns. A sample of a table is a single row, a channel of a sequence (c, l)
-    is one; all dimensions between the channels and the last one count as rows, one below the other. Where a square is
-    larger than the sample is high or wide, the window is a rectangle of about the same area.
+    A sample has channels, rows and columns: a sample of a table is one row, and so is each channel of a sequence
+    (c, l). All dimensions between the channels and the last one count as rows, one below the other. Where a square
+    does not fit into the sample, the window is a rectangle of about the same area.
+
+    Args:
+        queries: Forward passes of a run, the start included.
+        restarts: Runs, the first included.
+        p_init: The share of the sample that the first windows cover; it shrinks as the queries go on.
+
+    Raises:
+        InputError: If a setting is out of range.
+
+    Example:
+        >>> attack = Square(eps=0.1, queries=20)
+        >>> attack(torch.nn.Linear(2, 3), torch.zeros(1, 2), torch.tensor([0])).shape
+        torch.Size([1, 2])
     """
 
     queries: int = QUERIES
@@ -41,39 +54,41 @@ class Square(Attack):
         check_counts(queries=self.queries, restarts=self.restarts)
         if not 0 < self.p_init <= 1:
             raise InputError(
-                f"p_init must be > 0 and <= 1, got {self.p_init}: it is the share of the sample that changes at first"
+                f"p_init must be > 0 and <= 1, got {self.p_init}: it is the share of the sample that changes at first",
+                code="p-init-range",
+                p_init=self.p_init,
             )
 
     def search(self, search: Search, seed: int) -> None:
-        """R runs, each on those that hold."""
-        search.begin()
+        """Run R times, each on the rows that are not broken yet."""
+        search.record_clean()
         for run in range(self.restarts):
-            rows = search.left()
+            rows = search.unbroken()
             if not len(rows):
                 return
             self._descend(search, rows, seed, run)
 
     def _descend(self, search: Search, rows: Rows, seed: int, run: int) -> None:
-        """Algorithm 1."""
+        """Follow Algorithm 1."""
         c, h, w = planes(rows.x.shape[1:])
         start, change = (self._stripes, self._corner_) if self.norm == "linf" else (self._tiles, self._bump_)
-        ahead = max(1, AHEAD // (5 + c))
+        ahead = max(1, NUMBERS_PER_DRAW // (5 + c))
         at = Run.at(search, rows, start(rows, seed, run))
         for query in range(1, self.queries):
-            at = at.held(search)
+            at = at.without_broken(search)
             if not len(at.rows):
                 return
             block, turn = divmod(query - 1, ahead)
             if turn == 0:
                 sides = [self._sides(later, h, w) for later in range(query, query + ahead)]
-                at.draw(sides, _uniform(at.rows, (ahead, 5 + c), seed, f"square {block}", run))
+                at.draw(sides, at.rows.draw_uniform((ahead, 5 + c), seed, f"square {block}", run))
                 at.unused = self.eps**2 - torch.linalg.vector_norm(at.point - at.x, dim=(1, 2), keepdim=True) ** 2
-            at.ask(search, change(at, turn, *sides[turn]))
-        search.keep(at.rows, at.point.view_as(at.rows.x), at.logits)
+            at.accept(search, change(at, turn, *sides[turn]))
+        search.record(at.rows, at.point.view_as(at.rows.x), at.logits)
 
     def _sides(self, query: int, h: int, w: int) -> tuple[int, int]:
-        """The window's height and width; for L2 they are odd and at least 3, where there is room."""
-        p = self.p_init / 2 ** sum(QUERIES * query // self.queries > bound for bound in HALVED)
+        """Return the height and width of the window; for L2 they are odd and at least 3, where there is room."""
+        p = self.p_init / 2 ** sum(QUERIES * query // self.queries > bound for bound in HALVINGS)
 
         def length(exact: float) -> int:
             return max(1, round(exact)) if self.norm == "linf" else max(3, round(exact)) | 1
@@ -84,13 +99,13 @@ class Square(Attack):
         return min(tall, h), min(wide, w)
 
     def _stripes(self, rows: Rows, seed: int, run: int) -> Tensor:
-        """Each column of each channel at one of the two ends of what is allowed."""
+        """Set each column of each channel to one of the two ends of what is allowed."""
         c, h, w = planes(rows.x.shape[1:])
-        stripes = _signs(_uniform(rows, (c, 1, w), seed, "square start", run)).mul_(self.eps)
+        stripes = _signs(rows.draw_uniform((c, 1, w), seed, "square start", run)).mul_(self.eps)
         return rows.feasible.project_(stripes.repeat(1, 1, h, 1).view(rows.x.shape))
 
     def _corner_(self, at: "Run", turn: int, tall: int, wide: int) -> "Change":
-        """Algorithm 2: each channel of a window goes to one of its ends."""
+        """Set each channel of a window to one of its two ends (Algorithm 2)."""
         window, _ = at.windows(turn, tall, wide).chunk(2, 2)
         old, low, high = (points.gather(2, window) for points in (at.point, at.low, at.high))
         new = torch.where(at.sign[:, turn] < 0, low, high)
@@ -98,10 +113,10 @@ class Square(Attack):
         return Change(window, old, new, at.unused)
 
     def _tiles(self, rows: Rows, seed: int, run: int) -> Tensor:
-        """A grid of bumps of equal length and random sign."""
+        """Make a grid of bumps of equal length and random sign."""
         c, h, w = planes(rows.x.shape[1:])
         (down, tall), (across, wide) = ((min(TILES, side), max(1, side // TILES)) for side in (h, w))
-        u = _uniform(rows, (1 + c, down * across), seed, "square start", run)
+        u = rows.draw_uniform((1 + c, down * across), seed, "square start", run)
         bumps = _signs(u[:, 1:, :, None]) * _bumps(u[:, 0], tall, wide)[:, None]
         grid = bumps.view(-1, c, down, across, tall, wide).transpose(3, 4).flatten(4).flatten(2, 3)
         top, left = (h - down * tall) // 2, (w - across * wide) // 2
@@ -111,20 +126,20 @@ class Square(Attack):
         return rows.feasible.project_(delta.view(rows.x.shape))
 
     def _bump_(self, at: "Run", turn: int, tall: int, wide: int) -> "Change":
-        """Algorithm 3: a bump in one window takes up what it and another one have of the radius, and what is unused.
+        """Put a bump into one window (Algorithm 3), as long as both windows were, and as what was unused of the radius.
 
-        That makes the length eps again, so that only the bounds in the window are left to project onto.
+        That makes the whole length eps again, so that only the bounds in the window remain to project onto.
         """
         both = at.windows(turn, tall, wide)
         x, old = at.x.gather(2, both), at.point.gather(2, both)
         (one, two), (x_one, x_two) = both.chunk(2, 2), x.chunk(2, 2)
         before = old.chunk(2, 2)[0] - x_one
         at.point.scatter_(2, one, x_one)
-        other = at.point.gather(2, two) - x_two  # without what lies in the first
+        other = at.point.gather(2, two) - x_two  # without the part in the first window
         at.point.scatter_(2, two, x_two)
         available = _squares(before) + _squares(other) + at.unused / at.x.shape[1]
         bump = at.sign[:, turn] * _bumps(at.pick[:, turn], tall, wide)
-        rounding = math.sqrt(torch.finfo(x.dtype).eps)  # is all that opposite ones leave
+        rounding = math.sqrt(torch.finfo(x.dtype).eps)  # all that remains of opposite bumps
         delta = _unit(bump + _unit(before), rounding) * available.clamp(min=0).sqrt()
         new = torch.clamp(x_one + delta, at.low.gather(2, one), at.high.gather(2, one))
         at.point.scatter_(2, one, new)
@@ -133,7 +148,7 @@ class Square(Attack):
 
 
 class Change(NamedTuple):
-    """The places changed, (n, channels, many), what was and is there, and what it leaves unused of eps^2."""
+    """A change of some places, (n, channels, places): the values before and after, and what it leaves of eps^2."""
 
     window: Tensor
     old: Tensor
@@ -143,55 +158,55 @@ class Change(NamedTuple):
 
 @dataclass
 class Run:
-    """A run on rows that hold: points as (n, channels, places), and what is drawn for the next queries."""
+    """A run on rows that are not broken: points as (n, channels, places), and the draws for the next queries."""
 
     rows: Rows
     x: Tensor
-    low: Tensor  # the ends of what is allowed
+    low: Tensor  # the lowest and highest point allowed
     high: Tensor
-    point: Tensor  # the best one so far
-    logits: Tensor  # there
+    point: Tensor  # the best so far
+    logits: Tensor  # at the point
     margin: Tensor
-    unused: Tensor  # of eps^2 there
-    corner: Tensor  # of two windows for each query
+    unused: Tensor  # of eps^2 at the point
+    corner: Tensor  # of two windows per query
     pick: Tensor
     sign: Tensor
 
     @classmethod
     def at(cls, search: Search, rows: Rows, delta: Tensor) -> "Run":
-        """Where it starts."""
+        """Start at `delta`."""
         feasible, point = rows.feasible, rows.x + delta
-        logits, none = search.look(rows, point), rows.x.new_empty(len(rows))
+        logits, none = search.compute_logits(rows, point), rows.x.new_empty(len(rows))
         c, h, w = planes(rows.x.shape[1:])
         x, low, high, point = (
             points.reshape(-1, c, h * w) for points in (rows.x, rows.x + feasible.low, rows.x + feasible.high, point)
         )
         return cls(rows, x, low, high, point, logits, margins(logits, rows.y), none, none, none, none)
 
-    def held(self, search: Search) -> "Run":
-        """The run without the rows that are broken now."""
-        held = search.drop(self.rows, self.point.view_as(self.rows.x), self.logits)
+    def without_broken(self, search: Search) -> "Run":
+        """Return the run without the rows that are broken now."""
+        held = search.record_broken(self.rows, self.point.view_as(self.rows.x), self.logits)
         if held is None:
             return self
-        mine: dict[str, Any] = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        some = {name: value.index_select(0, held) for name, value in mine.items()}
-        return Run(rows=self.rows.keep(held), **some)
+        tensors: dict[str, Any] = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        kept = {name: value.index_select(0, held) for name, value in tensors.items()}
+        return Run(rows=self.rows.take(held), **kept)
 
     def draw(self, sides: Sequence[tuple[int, int]], u: Tensor) -> None:
-        """From numbers in [0, 1), as many windows as there are sides."""
+        """Turn numbers in [0, 1) into windows, one pair per pair of sides."""
         _, h, w = planes(self.rows.x.shape[1:])
         room = [[[h - tall + 1, w - wide + 1]] for tall, wide in sides]
         top, left = (u[:, :, :4].unflatten(2, (2, 2)) * u.new_tensor(room, dtype=torch.float64)).long().unbind(3)
         self.corner, self.pick, self.sign = top * w + left, u[:, :, 4:5], _signs(u[:, :, 5:, None])
 
     def windows(self, turn: int, tall: int, wide: int) -> Tensor:
-        """The places of both windows."""
+        """Return the places of both windows."""
         window = _places(tall, wide, self.rows.x.shape[-1]).to(self.corner.device)
         return (self.corner[:, turn, :, None] + window).flatten(1)[:, None].expand(-1, self.x.shape[1], -1)
 
-    def ask(self, search: Search, change: Change) -> None:
-        """Keep the change, which is made, where the margin falls or the class is wrong, as at a tie; else undo it."""
-        logits = search.look(self.rows, self.point.view_as(self.rows.x))
+    def accept(self, search: Search, change: Change) -> None:
+        """Keep the change, already made, where the margin falls or the class is wrong (also at a tie); else undo it."""
+        logits = search.compute_logits(self.rows, self.point.view_as(self.rows.x))
         margin = margins(logits, self.rows.y)
         falls = (margin < self.margin) | misclassified(logits, self.rows.y)
         self.logits, self.margin = torch.where(falls[:, None], logits, self.logits), torch.minimum(margin, self.margin)
@@ -201,33 +216,33 @@ class Run:
 
 
 def planes(shape: Sequence[int]) -> tuple[int, int, int]:
-    """A sample's channels, rows and columns."""
+    """Return the channels, rows and columns of a sample."""
     return (shape[0] if len(shape) > 1 else 1), math.prod(shape[1:-1]), shape[-1]
 
 
 @lru_cache
 def _places(tall: int, wide: int, w: int) -> Tensor:
-    """In a plane of width w, of the window in its corner."""
+    """Return the places of a window in the corner of a plane of width w."""
     return (torch.arange(tall)[:, None] * w + torch.arange(wide)).flatten()
 
 
 @lru_cache
 def eta(tall: int, wide: int) -> Tensor:
-    """The two bumps for a window, (2, tall * wide), of length 1: upper half against lower, left against right."""
+    """Return both bumps for a window, (2, tall * wide), of length 1: upper half against lower, left against right."""
     upright = torch.cat([_pyramid(tall // 2, wide), -_pyramid(tall - tall // 2, wide)])
     lying = torch.cat([_pyramid(wide // 2, tall), -_pyramid(wide - wide // 2, tall)]).T
     return _unit(torch.stack([upright.flatten(), lying.flatten()]))
 
 
 def _pyramid(tall: int, wide: int) -> Tensor:
-    """Equation 2, of length 1: rings around the middle, the k-th of which is 1/k^2 higher than the one around it."""
+    """Return equation 2, scaled to length 1: rings around the middle, the k-th 1/k^2 higher than the ring around it."""
     down, across = ((torch.arange(side) - side // 2).abs() for side in (tall, wide))
     heights = (1 / torch.arange(1, 2 + max(tall, wide) // 2).double() ** 2).flip(0).cumsum(0).flip(0)
     return _unit(heights[torch.maximum(down[:, None], across)].flatten()).view(tall, wide)
 
 
 def _bumps(u: Tensor, tall: int, wide: int) -> Tensor:
-    """One of the two for each number in [0, 1)."""
+    """Choose one of the two bumps for each number in [0, 1)."""
     return eta(tall, wide).to(u)[(u < 0.5).long()]
 
 
@@ -236,15 +251,10 @@ def _squares(windows: Tensor) -> Tensor:
 
 
 def _unit(windows: Tensor, least: float = 0.0) -> Tensor:
-    """Of length 1; zero where there is no more than `least`."""
+    """Scale to length 1; set to zero what is not longer than `least`."""
     lengths = torch.linalg.vector_norm(windows, dim=-1, keepdim=True)
     return torch.where(lengths > least, windows / lengths, 0)
 
 
 def _signs(u: Tensor) -> Tensor:
     return torch.where(u < 0.5, -1.0, 1.0).to(u)
-
-
-def _uniform(rows: Rows, shape: Sequence[int], seed: int, what: str, run: int) -> Tensor:
-    """Numbers in [0, 1) for each row."""
-    return rows.draw(shape, lambda size, draw: torch.rand(size, generator=draw, dtype=rows.x.dtype), seed, what, run)

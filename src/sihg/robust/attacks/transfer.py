@@ -6,14 +6,28 @@ import torch
 from torch import Tensor, nn
 
 from sihg.errors import InputError
-from sihg.robust.attacks.base import Attack, Search, check_counts
+from sihg.robust.attacks.base import Attack, check_counts
 from sihg.robust.attacks.pgd import PGD
-from sihg.robust.gradients import evaluation_mode
+from sihg.robust.attacks.search import Search
+from sihg.robust.gradients import evaluation_mode, inner_mode
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Transfer(Attack):
-    """The ends of a run of PGD on `source`; passes are the source's, the model itself is looked at once."""
+    """Attack another model with PGD to the end, and try the points; the passes are those of the other model.
+
+    Args:
+        source: The other model, for the same samples.
+        steps: Steps of PGD.
+
+    Raises:
+        InputError: If the source is not a module ("not-a-module").
+
+    Example:
+        >>> attack = Transfer(eps=0.1, source=nn.Linear(2, 3))
+        >>> attack(nn.Linear(2, 3), torch.zeros(1, 2), torch.tensor([0])).shape
+        torch.Size([1, 2])
+    """
 
     source: nn.Module
     steps: int = 20
@@ -22,25 +36,32 @@ class Transfer(Attack):
         super().__post_init__()
         check_counts(steps=self.steps)
         if not isinstance(self.source, nn.Module):
-            raise InputError(f"the source of a transfer is a {type(self.source).__name__}: give a torch.nn.Module")
+            raise InputError(
+                f"the source of a transfer is a {type(self.source).__name__}: give a torch.nn.Module",
+                code="not-a-module",
+            )
 
     def check(self, model: nn.Module, x: Tensor) -> None:  # noqa: ARG002
-        """Refuse a source that does not take the samples."""
+        """Raise InputError if the source does not take the samples."""
         try:
             with evaluation_mode(self.source), torch.no_grad():
                 self.source(x.clone())
         except Exception as error:
             why = (str(error) or repr(error)).splitlines()[0]
             raise InputError(
-                f"the source of a transfer does not take samples of shape {tuple(x.shape[1:])} ({why}): give one that "
-                "was trained on such"
+                f"the source of a transfer does not take samples of shape {tuple(x.shape[1:])} ({why}): give a model "
+                "that was trained on such samples",
+                code="transfer-shape",
+                shape=tuple(x.shape[1:]),
             ) from error
 
     def search(self, search: Search, seed: int) -> None:
-        """Attack the source to the end, whether or not it breaks on the way, and look at the points."""
-        rows = search.rows
+        """Attack the source to the end, whether or not it breaks on the way, and record the points."""
+        rows, found = search.rows, Search(self.source, search.rows)
         attack = PGD(eps=self.eps, norm=self.norm, bounds=self.bounds, steps=self.steps, last_iterate=True)
-        found = attack.run(self.source, rows.x, rows.y, seed, numbers=rows.number)
+        with inner_mode(self.source, "running"):
+            attack.search(found, seed)
         search.passes += found.passes
         search.forwards += found.forwards
-        search.keep(rows, found.x_adv, search.look(rows, found.x_adv))
+        point = self.ball.clip(found.x_adv)
+        search.record(rows, point, search.compute_logits(rows, point))

@@ -1,39 +1,48 @@
-"""Anybody's attack, such as another library's."""
+"""An attack that is a function, such as one of another library."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from sihg.errors import InputError
-from sihg.robust.attacks.base import Attack, Search, check_points
-from sihg.robust.gradients import evaluation_mode
+from sihg.robust.attacks.base import Attack
+from sihg.robust.attacks.search import Search, check_points
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FunctionAttack(Attack):
-    """A function (x, y) -> x_adv, whose points are looked at once; its own passes are not counted."""
+    """Call a function (model, x, y) -> x_adv and look at its points once; its own passes are not counted.
 
-    function: Callable[[Tensor, Tensor], Tensor]
-    name: str = "an attack of yours"  # by which errors call it
+    Args:
+        function: It may use torch's global generator, which is seeded for each call.
+        name: What errors call it.
 
-    def mode(self, model: nn.Module) -> AbstractContextManager[None]:
-        """As it is: the function may do with it what it wants."""
-        return evaluation_mode(model)
+    Example:
+        >>> darker = FunctionAttack(eps=0.1, function=lambda model, x, y: (x - 0.1).clamp(min=0))
+        >>> darker(nn.Linear(2, 3), torch.full((1, 2), 0.5), torch.tensor([0])).tolist()
+        [[0.4000000059604645, 0.4000000059604645]]
+    """
+
+    function: Callable[[nn.Module, Tensor, Tensor], Tensor]
+    name: str = "your attack"
+    input_gradients_only: ClassVar[bool] = False
 
     def search(self, search: Search, seed: int) -> None:
-        """Call it, with torch's random numbers a function of the seed."""
+        """Call the function, and record its points if they lie in the ball."""
         rows = search.rows
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
             torch.manual_seed(seed)
-            point = self.function(rows.x.clone(), rows.y.clone())
+            point = self.function(search.model, rows.x.clone(), rows.y.clone())
         if not isinstance(point, Tensor) or point.shape != rows.x.shape:
             found = tuple(point.shape) if isinstance(point, Tensor) else type(point).__name__
             raise InputError(
-                f"{self.name} gives {found} for samples of shape {tuple(rows.x.shape)}: it must give x_adv, a tensor"
+                f"{self.name} returns {found} for samples of shape {tuple(rows.x.shape)}: return x_adv, like x",
+                code="points-shape",
+                attack=self.name,
             )
         point = point.detach().to(rows.x)
         check_points(self.name, self.ball, rows.x, point, rows.number)
-        search.keep(rows, point, search.look(rows, point))
+        search.record(rows, point, search.compute_logits(rows, point))

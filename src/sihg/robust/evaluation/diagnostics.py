@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from sihg.robust.attacks.base import margins, misclassified
+from sihg.robust.attacks.losses import margins, misclassified
 from sihg.robust.attacks.no_attack import Natural
 from sihg.robust.attacks.noise import Noise
 from sihg.robust.attacks.pgd import PGD

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sihg.errors import InputError
 from sihg.parse import Number, parse_number
-from sihg.robust.attacks.base import check_module
+from sihg.robust.attacks.loop import check_module
 from sihg.robust.attacks.no_attack import Natural
 from sihg.robust.attacks.preflight import check_model, check_plans, check_range
 from sihg.robust.attacks.registry import Plan

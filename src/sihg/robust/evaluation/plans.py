@@ -130,4 +130,5 @@ def _own_attack(name: str, attack: Attack | AttackFunction, ball: Ball) -> Attac
             code="attack-type",
             attack=name,
         )
-    return FunctionAttack(eps=ball.eps, norm=ball.norm, bounds=ball.bounds, function=attack, name=name)
+    function = lambda _model, x, y: attack(x, y)  # noqa: E731
+    return FunctionAttack(eps=ball.eps, norm=ball.norm, bounds=ball.bounds, function=function, name=name)

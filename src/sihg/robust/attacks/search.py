@@ -1,0 +1,208 @@
+"""The state of an attack on a chunk of samples: the rows that are not broken yet, and the best points so far."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from sihg.core.draw import generator
+from sihg.errors import InputError, NotFiniteError
+from sihg.robust.attacks.losses import margins, misclassified
+from sihg.robust.gradients import Loss
+from sihg.robust.threat import Ball, Feasible
+
+ROWS_PER_DRAW = 64  # rows that share a generator, so that draws do not depend on how many rows are attacked at once
+SLACK = 1e-5  # of eps: what rounding may add to a distance
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """What an attack found, per row, and what it cost."""
+
+    x_adv: Tensor  # the first misclassified point found, else the point of smallest margin
+    broken: Tensor  # whether x_adv is misclassified
+    prediction: Tensor  # the class of x_adv
+    margin: Tensor  # at x_adv: the logit of the label minus the largest other one
+    passes: int  # forward-backward passes, summed over rows
+    forwards: int  # forward passes without a backward pass, summed over rows
+    classes: int  # outputs of the model
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Samples that are attacked together."""
+
+    x: Tensor
+    y: Tensor
+    feasible: Feasible  # the perturbations allowed for each row
+    number: Tensor  # of each row in the user's data: decides its draws, and names it in errors
+    place: Tensor  # of each row among those that the search began with
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def take(self, index: Tensor) -> "Rows":
+        """Return the rows at these places."""
+        x, y, number, place = (rows.index_select(0, index) for rows in (self.x, self.y, self.number, self.place))
+        return Rows(x, y, self.feasible.rows(index), number, place)
+
+    def draw(self, shape: Sequence[int], make: Callable[..., Tensor], seed: int, purpose: str, run: int = 0) -> Tensor:
+        """Draw make(shape=..., generator=...) for each row; a row's draw depends on its number, not on other rows."""
+        out, block = self.x.new_empty(len(self), *shape), self.number // ROWS_PER_DRAW
+        for number in block.unique().tolist():
+            rows = (block == number).nonzero().flatten()
+            drawn = make(shape=(ROWS_PER_DRAW, *shape), generator=generator(seed, purpose, run, number))
+            out[rows] = drawn.to(out)[self.number[rows] % ROWS_PER_DRAW]
+        return out
+
+    def draw_uniform(self, shape: Sequence[int], seed: int, purpose: str, run: int = 0) -> Tensor:
+        """Draw numbers in [0, 1) for each row."""
+        return self.draw(shape, partial(_uniform, dtype=self.x.dtype), seed, purpose, run)
+
+
+class Search:
+    """An attack on `rows`: evaluates the model, counts passes, and keeps the best point of each row.
+
+    A `search` of an attack of your own calls, for rows that are not broken yet:
+
+    - `unbroken()`: the rows to attack,
+    - `compute_logits(rows, point)`, or `compute_gradient(rows, point, loss)`,
+    - `record(rows, point, logits)` for every point that should count.
+    """
+
+    def __init__(self, model: nn.Module, rows: Rows) -> None:
+        self.model, self.rows = model, rows
+        self.x_adv = rows.x.clone()
+        self.broken = torch.zeros(len(rows), dtype=torch.bool, device=rows.x.device)
+        self.prediction = rows.y.clone()
+        self.margin = torch.full_like(rows.y, math.inf, dtype=rows.x.dtype)
+        self.passes = self.forwards = self.classes = 0
+
+    def unbroken(self) -> Rows:
+        """Return the rows without a misclassified point so far."""
+        return self.rows.take(true_places(~self.broken)) if bool(self.broken.any()) else self.rows
+
+    def record_clean(self) -> Tensor:
+        """Record the samples themselves, and return their logits."""
+        logits = self.compute_logits(self.rows, self.rows.x)
+        self.record(self.rows, self.rows.x, logits)
+        return logits
+
+    def compute_logits(self, rows: Rows, point: Tensor) -> Tensor:
+        """Return the logits at `point`."""
+        self.forwards += len(rows)
+        with torch.no_grad():
+            return check_logits(self.model(point), rows)
+
+    def compute_gradient(self, rows: Rows, point: Tensor, loss: Loss) -> tuple[Tensor, Tensor, Tensor]:
+        """Return, at `point`, the logits, the loss of each row, and its gradient in the input."""
+        self.passes += len(rows)
+        point = point.detach().requires_grad_()
+        with torch.enable_grad():
+            logits = self.model(point)
+            check_logits(logits, rows)
+            losses = loss(logits, rows.y)
+            (g,) = torch.autograd.grad(losses.sum(), point)
+        g = g.contiguous() if 0 in g.stride() else g  # an expanded gradient could not be changed in place
+        if not math.isfinite(float(g.sum())) and not bool(torch.isfinite(g).all()):  # the sum is the cheaper test
+            row = int(rows.number[_first_row(~torch.isfinite(g))])
+            raise NotFiniteError(
+                f"the model's gradient at row {row} is NaN or infinite: look for a root, a logarithm or a norm of zero "
+                "in its forward",
+                code="gradient-not-finite",
+                row=row,
+            )
+        return logits.detach(), losses.detach().to(g), g
+
+    def record(self, rows: Rows, point: Tensor, logits: Tensor) -> None:
+        """Keep `point` for each row where it is misclassified, or has a smaller margin than the point kept so far."""
+        self.classes = logits.shape[1]
+        prediction, margin = logits.argmax(1), margins(logits, rows.y).to(self.margin)
+        better = (prediction != rows.y) | (margin < self.margin[rows.place])
+        place = rows.place[better]
+        self.x_adv[place], self.margin[place] = point[better], margin[better]
+        self.prediction[place], self.broken[place] = prediction[better], (prediction != rows.y)[better]
+
+    def record_broken(self, rows: Rows, point: Tensor, logits: Tensor) -> Tensor | None:
+        """Record the misclassified rows; return the places of the others among `rows`, None if that is all of them."""
+        wrong = misclassified(logits, rows.y)
+        if not bool(wrong.any()):
+            return None
+        lost = true_places(wrong)
+        self.record(rows.take(lost), point[lost], logits[lost])
+        return true_places(~wrong)
+
+
+def true_places(mask: Tensor) -> Tensor:
+    """Return the places where the mask is true: indexing by place is faster than by mask."""
+    return mask.nonzero().flatten()
+
+
+def check_logits(logits: Tensor, rows: Rows) -> Tensor:
+    """Return the logits; raise InputError unless they are finite floats (n, classes) with one for every label."""
+    if not isinstance(logits, Tensor) or not logits.is_floating_point():
+        what = logits.dtype if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
+        raise InputError(
+            f"the model returns {what}: it must return logits, floats of shape (n, classes)", code="logits-dtype"
+        )
+    values, y = logits.detach(), rows.y
+    if values.dim() != 2 or len(values) != len(y):
+        raise InputError(
+            f"the model returns shape {tuple(values.shape)} for {len(y)} samples: it must return (n, classes)",
+            code="logits-shape",
+            shape=tuple(values.shape),
+        )
+    if not bool(torch.isfinite(values).all()):
+        raise NotFiniteError(
+            "the model's logits are NaN or infinite: look at its weights and at the scale of its input",
+            code="logits-not-finite",
+        )
+    if int(y.max()) >= values.shape[1]:
+        row = int((y >= values.shape[1]).nonzero()[0])
+        raise InputError(
+            f"row {int(rows.number[row])} of y is {int(y[row])}, but the model has {values.shape[1]} outputs: "
+            "labels count from 0",
+            code="label-range",
+            row=int(rows.number[row]),
+        )
+    return logits
+
+
+def check_points(name: str, ball: Ball, x: Tensor, x_adv: Tensor, numbers: Tensor) -> None:
+    """Raise InputError for points of an attack that are not finite, or outside the ball or the bounds."""
+    if not bool(torch.isfinite(x_adv).all()):
+        row = int(numbers[_first_row(~torch.isfinite(x_adv))])
+        raise InputError(
+            f"{name} returns NaN or infinity for row {row}: correct the attack", code="points-not-finite", row=row
+        )
+    order = math.inf if ball.norm == "linf" else 2
+    far = torch.linalg.vector_norm((x_adv - x).flatten(1), ord=order, dim=1)
+    sizes = torch.linalg.vector_norm(x.flatten(1), ord=order, dim=1)
+    over = far - ball.eps * (1 + SLACK) - 8 * torch.finfo(x.dtype).eps * sizes
+    if len(x) and float(over.max()) > 0:
+        row = int(over.argmax())
+        raise InputError(
+            f"{name} returns a point {float(far[row]):g} from row {int(numbers[row])}, more than eps {ball.eps:g}: "
+            "correct the attack, or give its eps",
+            code="points-outside-ball",
+            row=int(numbers[row]),
+        )
+    if not torch.equal(ball.clip(x_adv), x_adv):
+        row = int(numbers[_first_row(ball.clip(x_adv) != x_adv)])
+        raise InputError(
+            f"{name} returns a point outside the bounds for row {row}: correct the attack, or give its bounds",
+            code="points-outside-bounds",
+            row=row,
+        )
+
+
+def _first_row(mask: Tensor) -> int:
+    """Return the first row in which the mask is true anywhere."""
+    return int(mask.flatten(1).any(1).nonzero()[0])
+
+
+def _uniform(shape: Sequence[int], generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+    return torch.rand(shape, generator=generator, dtype=dtype)
