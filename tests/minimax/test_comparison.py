@@ -80,6 +80,11 @@ def test_an_interrupted_method_is_the_last(monkeypatch: pytest.MonkeyPatch) -> N
     (done,) = compare(problem, ["gda"], iterations=3).methods
     row = msgspec.structs.replace(done, stopped="interrupted at iteration 2 of 3")
     ran: list[str] = []
-    monkeypatch.setattr(Comparison, "run", lambda _self, name: ran.append(name) or row)
+
+    def run(_self: Comparison, name: str) -> SolveRow:
+        ran.append(name)
+        return row
+
+    monkeypatch.setattr(Comparison, "run", run)
     compare(problem, ["gda", "mgda"], iterations=3)
     assert ran == ["gda"]
