@@ -13,7 +13,15 @@ ROOMS = [
     *(f"sihg.robust.{part}" for part in ("data", "models", "attacks", "methods", "training", "evaluation")),
 ]
 # Rooms in which every public name is complete.
-READY = {"sihg.core", "sihg.minimax", "sihg.report", "sihg.robust.methods", "sihg.robust.training", "sihg.store"}
+READY = {
+    "sihg.experiments",
+    "sihg.core",
+    "sihg.minimax",
+    "sihg.report",
+    "sihg.robust.methods",
+    "sihg.robust.training",
+    "sihg.store",
+}
 
 
 def missing_sections(thing: Any) -> list[str]:

@@ -10,7 +10,7 @@ from docs.make_errors import TABLE, Raised, _raised_in, error_classes, raised_er
 from sihg.errors import InputError, NotFiniteError, SihgError, StepSizeError, UnknownNameError
 
 RAISED = raised_errors()
-READY = {"sihg.core", "sihg.minimax", "sihg.parse", "sihg.report", "sihg.store"}
+READY = {"sihg.core", "sihg.experiments", "sihg.minimax", "sihg.parse", "sihg.report", "sihg.store"}
 ROOMS = sorted({place.room for place in RAISED})
 
 

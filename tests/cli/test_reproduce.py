@@ -232,8 +232,8 @@ def test_what_is_half_done_is_listed_so(done: Path, capsys: pytest.CaptureFixtur
 MISTAKES: dict[str, tuple[str, ...]] = {
     "unknown-data-set": ("digit",),
     "unknown-method": ("digits", "--methods", "pdg"),
-    "no-attacks": ("digits", "--attacks", ""),
-    "trials-range": ("digits", "--trials", "0"),
+    "names-empty": ("digits", "--attacks", ""),
+    "grid-count-range": ("digits", "--trials", "0"),
     "samples-range": ("digits", "--samples", "398"),
     "setting-of-another-method": ("digits", "--methods", "pgd,dat", "--tau", "0.1"),
     "set-not-key-value": ("digits", "--set", "x"),

@@ -36,6 +36,11 @@ class GridResult:
         interrupted: Whether Ctrl-C stopped it; running it again continues.
         page: The report, if there is one.
         page_error: Why there is no report.
+
+    Example:
+        >>> result = run_grid(Grid(Path("runs/none"), {}, trials=1, attacks=("natural",)))
+        >>> result.finished, result.methods, result.failed
+        (True, [], {})
     """
 
     grid: Grid
@@ -62,7 +67,9 @@ class GridRun:
         self.grid, self.data_dir = grid, data_dir
         self.jobs = max(1, count_cores() // grid.threads) if jobs is None else jobs
         if self.jobs < 1:
-            raise InputError(f"jobs must be >= 1, got {jobs}: leave it out for the number of cores", code="jobs-range")
+            raise InputError(
+                f"jobs must be >= 1, got {jobs}: leave it out for the number of cores", code="jobs-range", jobs=jobs
+            )
         grid.check()
         self.cells = grid.cells()
         self.left = [cell for cell in self.cells if cell.record() is None]
@@ -72,7 +79,7 @@ class GridRun:
 
     def measure(self) -> None:
         """Measure a few steps of each method that is left; mistakes in settings, data or attacks show here."""
-        from sihg.experiments.cost import estimate_costs
+        from sihg.experiments._cost import estimate_costs
 
         starting = time.process_time()  # what this process took to get here, the process of a cell takes too
         for method in dict.fromkeys(cell.method for cell in self.left):
@@ -204,7 +211,9 @@ def build_grid(
         raise UnknownNameError("data set", data, with_preset)
     for name, value in (("trials", trials), ("samples", samples), ("threads", threads)):
         if value is not None and value < 1:
-            raise InputError(f"{name} must be >= 1, got {value}: give 1 or more", code=f"{name}-range", **{name: value})
+            raise InputError(
+                f"{name} must be >= 1, got {value}: give 1 or more", code="grid-count-range", name=name, value=value
+            )
     base = preset or data
     names = _names(methods, "methods", "pgd,dat")
     chosen = {name: config.read_preset(base, name).with_values({"data": data}) for name in names}
@@ -220,7 +229,7 @@ def build_grid(
 
 def _names(text: str | Iterable[str], what: str, example: str) -> list[str]:
     if not (names := parse_names(text)):
-        raise InputError(f"{what} is empty: give at least one, such as {example}", code=f"no-{what}")
+        raise InputError(f"{what} is empty: give at least one, such as {example}", code="names-empty", name=what)
     return names
 
 

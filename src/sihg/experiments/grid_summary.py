@@ -9,13 +9,26 @@ from sihg.store.statistics import Spread, group_similar, spread
 
 @dataclass(frozen=True)
 class MethodSummary:
-    """The numbers of the finished trials of a method, one per seed."""
+    """The numbers of the finished trials of a method, one per seed.
+
+    Args:
+        method: The name of the method.
+        seeds: The seeds of the finished trials.
+        accuracy: The accuracies under each attack.
+        passes: Forward-backward passes per sample in training.
+        seconds: The seconds of training.
+
+    Example:
+        >>> summary = MethodSummary("pgd", (0, 1), {"pgd-20": (0.5, 0.75)}, (22.0, 22.0), (5.5, 5.25))
+        >>> summary.spread("pgd-20").mean
+        0.625
+    """
 
     method: str
     seeds: tuple[int, ...]
-    accuracy: dict[str, tuple[float, ...]]  # by attack
-    passes: tuple[float, ...]  # forward-backward passes per sample in training
-    seconds: tuple[float, ...]  # of training
+    accuracy: dict[str, tuple[float, ...]]
+    passes: tuple[float, ...]
+    seconds: tuple[float, ...]
 
     def spread(self, attack: str) -> Spread | None:
         """Return mean and deviation of the accuracy under an attack; None without finished trials."""
