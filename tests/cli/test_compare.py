@@ -2,6 +2,8 @@
 
 import csv
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,7 +71,7 @@ def test_a_page(runs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureF
     assert f"{tmp_path / 'file'} is a file" in capsys.readouterr().err
 
 
-def test_runs_of_one_name_are_told_apart(
+def test_runs_of_the_same_name_get_different_names(
     runs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = write_run(tmp_path / "more" / "a", seed=1)
@@ -119,7 +121,7 @@ def test_sizes_that_differ_are_shown(runs: tuple[Path, Path], capsys: pytest.Cap
     assert line(out, "b")[5:7] == ["96.88 (n = 100)", "43.75 (n = 100)"]
 
 
-def test_what_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folders_without_runs_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
     assert run("compare", tmp_path / "none") == 2
     assert run("compare", tmp_path / "empty") == 2
@@ -128,7 +130,7 @@ def test_what_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert f"{tmp_path / 'empty'} has no config.toml" in second
 
 
-def test_the_longer_way_is_down(runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_longer_list_goes_down(runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     more = [write_run(runs[0].parent / f"c-s{seed}", seed=seed) for seed in (1, 2)]
     assert run("compare", runs[0], *more) == 0  # three runs, one setting
     out = capsys.readouterr().out.partition("settings that differ")[2].partition("mean ±")[0]
@@ -138,7 +140,7 @@ def test_the_longer_way_is_down(runs: tuple[Path, Path], capsys: pytest.CaptureF
     assert "settings" not in capsys.readouterr().out
 
 
-def test_seeds_of_one_setting_stand_together(runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_seeds_of_one_setting_are_one_line(runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     more = [write_run(runs[0].parent / f"c-s{seed}", seed=seed, tau=0.5) for seed in (1, 2)]
     assert run("compare", runs[0], *more) == 0
     out = capsys.readouterr().out.partition("settings that differ")[2].partition("mean ±")[0]
@@ -166,3 +168,10 @@ def test_figures_are_those_of_the_report(runs: tuple[Path, Path], capsys: pytest
     ]
     assert run("compare", *runs) == 0
     assert "proven: a lower bound" in capsys.readouterr().out
+
+
+def test_help_imports_nothing_heavy() -> None:
+    heavy = "{'torch', 'numpy', 'scipy', 'matplotlib', 'rich', 'jinja2', 'msgspec'}"
+    code = f"import sys, sihg.cli.compare, sihg.cli.report, sihg.report; sys.exit(repr({heavy} & {{*sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.stderr == "set()\n"

@@ -27,7 +27,7 @@ def test_a_folder_is_reported_on_again(tmp_path: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().err == ""
 
 
-def test_what_is_no_such_folder_is_refused_before_anything_is_written(
+def test_wrong_folders_are_refused_before_anything_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = write_run(tmp_path / "runs" / "a")

@@ -1,21 +1,21 @@
-"""Tables on the terminal, whatever its width."""
+"""Tables on terminals of any width."""
 
 import re
 
 import pytest
 
-from sihg.cli.terminal_table import drawn
+from sihg.cli.terminal_table import format_table
 
 HEADINGS = ["run", "watched %", "pgd-50-10 %"]
 ROWS = [["some-long-name-s0", "94.80 / 72.40", "64.86"], ["some-long-name-s1", "95.07 / 71.39", "62.37"]]
 
 
 @pytest.mark.parametrize("columns", [20, 44, 80, 200])
-def test_nothing_is_cut(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_word_is_cut(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     monkeypatch.setenv("TERM", "xterm")
-    made = re.sub(r"\x1b\[[\d;]*m", "", drawn("about", HEADINGS, ROWS))
+    made = re.sub(r"\x1b\[[\d;]*m", "", format_table("about", HEADINGS, ROWS))
     assert "…" not in made
     for row in ROWS:
         assert all(word in made for cell in row for word in cell.split())
@@ -25,7 +25,7 @@ def test_nothing_is_cut(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_names_are_shown_as_they_are() -> None:
-    made = drawn("a [red]line[/red] :smile:", ["run :smile:", "x"], [["m:smile:[red]", "1"]])
+    made = format_table("a [red]line[/red] :smile:", ["run :smile:", "x"], [["m:smile:[red]", "1"]])
     assert "a [red]line[/red] :smile:" in made
     assert "m:smile:[red]" in made
     assert "run :smile:" in made
@@ -33,4 +33,4 @@ def test_names_are_shown_as_they_are() -> None:
 
 def test_a_long_path_above_a_table_stays_in_one_line() -> None:
     path = "a/" * 200
-    assert path in drawn(f"about {path}", ["x"], []).splitlines()[0]
+    assert path in format_table(f"about {path}", ["x"], []).splitlines()[0]

@@ -72,7 +72,7 @@ def test_tables_hold_the_numbers_of_the_data(tmp_path: Path) -> None:
     assert len({line.count(" | ") for line in markdown.splitlines()}) == 1
 
 
-def test_the_bound_has_no_column_where_no_method_has_one(tmp_path: Path) -> None:
+def test_the_bound_has_no_column_if_no_method_has_one(tmp_path: Path) -> None:
     folder = write_solve(tmp_path / "out")
     report_solve(folder)
     assert "guarantee" not in (folder / "table.csv").read_text(encoding="utf-8")
@@ -106,7 +106,7 @@ def test_text_from_outside_is_escaped(tmp_path: Path) -> None:
     assert "<script" not in (folder / "table.md").read_text(encoding="utf-8")
 
 
-def test_a_method_may_have_any_name(tmp_path: Path) -> None:
+def test_a_method_can_have_any_name(tmp_path: Path) -> None:
     report_solve(
         write_solve(
             tmp_path / "out",

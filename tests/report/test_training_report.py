@@ -90,7 +90,7 @@ def test_settings_are_compared(tmp_path: Path) -> None:
     assert cells == [["entry", "tau", "method.name"], ["a", "0.125", "msi-hg"], ["b", "—", "pgd"]]
 
 
-def test_warnings_and_unfinished_runs_are_told(tmp_path: Path) -> None:
+def test_warnings_and_unfinished_runs_are_shown(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a", epochs=5, warnings=["lower tau"])
     report_training(run)
     page = read_page(run)
@@ -98,7 +98,7 @@ def test_warnings_and_unfinished_runs_are_told(tmp_path: Path) -> None:
     assert "3 of 5 epochs done so far" in page
 
 
-def test_warnings_that_differ_in_numbers_are_told_once(tmp_path: Path) -> None:
+def test_warnings_that_differ_in_numbers_are_shown_once(tmp_path: Path) -> None:
     for name, share in {"a": 31.5, "b": 30, "c": 30}.items():
         write_run(tmp_path / name, warnings=[f"{share}% lost: lower tau", "all lost"])
     write_run(tmp_path / "d", warnings=["1% lost: lower tau", "2% lost: lower tau"])
@@ -171,7 +171,7 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in report_training(tmp_path)} == first
 
 
-def test_a_ball_is_called_by_its_pixels() -> None:
+def test_a_radius_is_written_in_pixels() -> None:
     radii = [8 / 255, 4 / 255, 0.25, 0.4, 0.3, 0.2, 1.0, 0.0, 0.0123456789]
     assert [radius_text(eps) for eps in radii] == ["8/255", "4/255", "0.25", "0.4", "0.3", "0.2", "1", "0", "0.0123457"]
 

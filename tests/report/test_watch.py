@@ -66,7 +66,7 @@ def test_only_changes_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert file_states(run) != before
 
 
-def test_runs_that_have_not_begun_are_waited_for(tmp_path: Path) -> None:
+def test_a_folder_without_runs_is_watched_until_one_begins(tmp_path: Path) -> None:
     told: list[str] = []
     there: list[bool] = []
 
@@ -81,7 +81,7 @@ def test_runs_that_have_not_begun_are_waited_for(tmp_path: Path) -> None:
     assert (there, told) == ([False, False, True], [])
 
 
-def test_a_damaged_grid_is_told_of(tmp_path: Path) -> None:
+def test_a_damaged_grid_is_reported(tmp_path: Path) -> None:
     write_run(tmp_path / "m")
     (tmp_path / "grid.toml").write_text("methods = ")
     told: list[str] = []
@@ -105,7 +105,7 @@ def test_a_folder_that_never_had_a_run_gets_no_page(tmp_path: Path) -> None:
     assert (list(tmp_path.iterdir()), told) == ([], [])
 
 
-def test_ctrl_c_ends_the_watch_well(tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_watch_cleanly(tmp_path: Path) -> None:
     run = write_run(tmp_path / "m")
     code = "import sys; from sihg.cli.main import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "report", str(run), "--watch", "1"]
@@ -121,7 +121,7 @@ def test_ctrl_c_ends_the_watch_well(tmp_path: Path) -> None:
     assert 'http-equiv="refresh"' not in (run / "index.html").read_text(encoding="utf-8")
 
 
-def test_what_cannot_be_watched_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folders_that_cannot_be_watched_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = write_run(tmp_path / "m")
     assert main(["report", str(run), "--watch", "0"]) == 2
     assert "--watch must be finite and >= 1, got 0" in capsys.readouterr().err

@@ -1,6 +1,6 @@
 """Tables of accuracy under attack, as the terminal shows them."""
 
-from sihg.cli.terminal_table import drawn
+from sihg.cli.terminal_table import format_table
 from sihg.store.schema import AttackRow, CurveRecord, EvaluationRecord, count_results, record_text
 
 Record = EvaluationRecord | CurveRecord
@@ -42,7 +42,7 @@ def attacks_table(record: EvaluationRecord) -> str:
     for row in record.attacks:
         rows += [_cells(row, row.attack), *(_cells(stage, f"  {stage.attack}") for stage in row.stages)]
     headings = ["attack", "accuracy %", "95 % interval", "attacked", "passes per sample", "forwards", "seconds"]
-    return drawn(f"{record.checkpoint} on {record.samples} samples of {_describe(record)}", headings, rows)
+    return format_table(f"{record.checkpoint} on {record.samples} samples of {_describe(record)}", headings, rows)
 
 
 def _cells(row: AttackRow, name: str) -> list[str]:
@@ -74,7 +74,7 @@ def curves_table(records: list[tuple[str, CurveRecord]]) -> str:
         for i, eps in enumerate(first.eps)
     ]
     about = f"{first.samples} samples of {_describe(first)}" if len(kinds) == 1 else "accuracies"
-    return drawn(about, headings, rows)
+    return format_table(about, headings, rows)
 
 
 def models_table(records: list[tuple[str, EvaluationRecord]]) -> str:
@@ -91,7 +91,7 @@ def models_table(records: list[tuple[str, EvaluationRecord]]) -> str:
         for name, record in records
     ]
     about = f"{first.samples} samples of {_describe(first)}" if len(kinds) == 1 else "accuracies"
-    return drawn(about, headings, rows)
+    return format_table(about, headings, rows)
 
 
 def _describe(record: Record) -> str:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sihg.cli.terminal_table import drawn
+from sihg.cli.terminal_table import format_table
 
 EPILOG = """examples:
   sihg compare runs/pgd runs/msi-hg
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         for title, table in comparison.tables().items():
             headings = [column.heading for column in table.columns]
-            print(drawn(title, headings, [[str(cell) for cell in row] for row in table.rows]))
+            print(format_table(title, headings, [[str(cell) for cell in row] for row in table.rows]))
         for note in comparison.notes:
             print(note)
     if page:

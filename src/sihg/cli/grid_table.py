@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from sihg.cli.grid_progress import format_duration
-from sihg.cli.terminal_table import drawn
+from sihg.cli.terminal_table import format_table
 from sihg.experiments.grid import Grid
 from sihg.experiments.grid_run import GridResult
 from sihg.experiments.grid_summary import MethodSummary
@@ -27,7 +27,7 @@ def listing(grid: Grid, costs: Costs, jobs: int, *, as_json: bool) -> str:
         rows = [{"cell": c.name, "state": c.state(), "seconds": s, "of": costs.get(c.method)} for c, s in pairs]
         header = {"folder": str(grid.folder), "jobs": jobs, "threads": grid.threads, "seconds": total}
         return json.dumps({**header, "cells": rows}, indent=1)
-    cell_table = drawn(
+    cell_table = format_table(
         f"the cells of {grid.folder}",
         ["cell", "state", "still takes"],
         [[cell.name, cell.state(), format_duration(remaining)] for cell, remaining in pairs],
@@ -51,7 +51,7 @@ def results_table(grid: Grid, methods: Sequence[MethodSummary]) -> str:
             lines.append(_paper_cells(paper, grid.attacks))
             compared.append((settings, paper))
     headings = ["method", "n", *(f"{attack} %" for attack in grid.attacks), "passes", "seconds"]
-    drawing = drawn(f"{title}; passes per sample and seconds are of training", headings, lines)
+    drawing = format_table(f"{title}; passes per sample and seconds are of training", headings, lines)
     sources = dict.fromkeys(paper.citation(best=False) for _, paper in compared)
     notes = [f"the paper: {source}; all test samples there, {tested} here" for source in sources]
     return "\n".join([drawing, *notes, *describe_departures(compared)])

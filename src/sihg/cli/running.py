@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sihg.cli.parse_numbers import count
-from sihg.cli.terminal_table import drawn
+from sihg.cli.terminal_table import format_table
 from sihg.errors import InputError, NotFiniteError
 from sihg.robust.training.events import EpochDone, Event, StepDone, WarningRaised
 from sihg.store.schema import MetricsRow
@@ -148,7 +148,7 @@ def _table(last: MetricsRow, best: MetricsRow | None, settings: "Settings", fold
         *(f"{last.passes:.1f}", f"{last.seconds:.1f}"),
     ]
     about = f"{settings.data}, eps {settings.eps:g}, held out natural / robust: {folder.path}"
-    return drawn(about, ["method", "epochs", "last %", "best %", "passes", "seconds"], [row])
+    return format_table(about, ["method", "epochs", "last %", "best %", "passes", "seconds"], [row])
 
 
 def _accuracies(row: MetricsRow) -> str:

@@ -11,11 +11,12 @@ from sihg.report.read.palette import looks
 from sihg.report.read.runs import folder_name
 from sihg.report.tables.table import count
 from sihg.report.tables.training_tables import evaluation_table
-from sihg.report.training_report import RADIUS, Drawing, write_figures, write_tables
+from sihg.report.training_report import Drawing, write_figures, write_tables
 from sihg.store.files import write_text
 from sihg.store.schema import CurveRecord
 
-PARTS = {"curves": ("Accuracy against ε", [RADIUS], "wide"), "gallery": ("What breaks the model", [], "gallery")}
+CURVES = "Accuracy as the ball grows, with its 95 % interval. A proof gives a lower bound."
+PARTS = {"curves": ("Accuracy against ε", [CURVES], "wide"), "gallery": ("What breaks the model", [], "gallery")}
 
 
 def report_evaluations(folder: Path) -> list[Path]:
@@ -27,6 +28,8 @@ def report_evaluations(folder: Path) -> list[Path]:
         by_record.setdefault(evaluation.source.stem, []).append(evaluation)
     table = evaluation_table(list(by_record.items()), heading="record")
     colours = dict(zip(by_record, (look.colour for look in looks(list(by_record))), strict=True))
+    values = {column.key: {row[i] for row in table.rows} for i, column in enumerate(table.columns)}
+    shown = table.part(*(key for key in values if key not in ("checkpoint", "data") or len(values[key]) > 1))
     figures = write_figures(_drawings(folder, records), folder / "report")
     page = render(
         "evaluations.html",
@@ -35,7 +38,7 @@ def report_evaluations(folder: Path) -> list[Path]:
         about="Accuracy of models on unchanged samples and under attack within the ball.",
         facts=_facts(records),
         warnings=page_warnings([(folder_name(folder), remark) for remark in found.remarks]),
-        evaluations=page_table(table, "Accuracy under every attack", [colours[str(row[0])] for row in table.rows]),
+        evaluations=page_table(shown, "Accuracy under every attack", [colours[str(row[0])] for row in table.rows]),
         result_notes=evaluation_notes(found.attacks),
         figure_parts=figure_parts(figures, PARTS),
         environment=environment_texts([record.environment for record in records.values()]),

@@ -68,7 +68,7 @@ def test_accuracy_against_the_radius_is_over_the_trials(tmp_path: Path) -> None:
     assert list(axes.lines[0].get_xdata()) == [0.0, 0.1, 0.2]
 
 
-def test_curves_of_other_weights_or_rules_are_no_trials(tmp_path: Path) -> None:
+def test_curves_of_other_weights_or_rules_are_separate(tmp_path: Path) -> None:
     run = write_run(tmp_path / "m")
     low, mid, high = [0.9, 0.5, 0.125], [0.9, 0.5, 0.25], [0.9, 0.5, 0.375]
     write_curve(run, accuracy=low)
@@ -132,7 +132,7 @@ def test_the_memory_is_over_the_trials(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_a_gallery_shows_what_was_read(tmp_path: Path, channels: int) -> None:
+def test_a_gallery_shows_images_and_predictions(tmp_path: Path, channels: int) -> None:
     found = read_gallery(write_gallery(write_run(tmp_path / "m"), channels), "m")
     axes = gallery_figure(found).axes[0]
     texts = [(text.get_text(), text.get_color()) for text in axes.texts]

@@ -33,7 +33,7 @@ def test_runs_that_differ_in_their_seed_alone_are_trials(tmp_path: Path) -> None
     ]
 
 
-def test_a_repeated_seed_is_no_trial(tmp_path: Path) -> None:
+def test_a_repeated_seed_starts_a_new_entry(tmp_path: Path) -> None:
     runs = {"first-s1": {"seed": 1}, "first-s2": {"seed": 2}, "again-s1": {"seed": 1}}
     assert [len(one.trials) for one in made(tmp_path, runs)] == [2, 1]
 
@@ -91,7 +91,7 @@ def test_a_mean_and_its_deviation_have_the_same_places(mean: float, deviation: f
     assert str(table.rows[0][0]).replace("\N{NO-BREAK SPACE}", " ") == shown
 
 
-def test_unfinished_trials_wait_for_the_others(tmp_path: Path) -> None:
+def test_unfinished_trials_do_not_count_while_others_are_finished(tmp_path: Path) -> None:
     half = {"done": rows([0.5], [0.1]), "epochs": 3, "seed": 1}
     (found,) = made(tmp_path, {"m-s0": {"seed": 0}, "m-s1": half})
     assert [run.name for run in found.counted] == ["m-s0"]
@@ -100,7 +100,7 @@ def test_unfinished_trials_wait_for_the_others(tmp_path: Path) -> None:
     assert len(found.counted) == 2
 
 
-def test_what_some_trials_lack_is_told(tmp_path: Path) -> None:
+def test_missing_values_of_trials_are_counted(tmp_path: Path) -> None:
     (found,) = made(tmp_path, {"m-s0": {"seed": 0}, "m-s1": {"seed": 1}})
     write_evaluation(tmp_path / "m-s1")
     found = group_trials([read_run(tmp_path / f"m-s{seed}") for seed in range(2)])[0]

@@ -64,7 +64,7 @@ def test_evaluations_made_before_a_resume_are_not_the_result(tmp_path: Path) -> 
     assert "(older:" not in read_page(run)
 
 
-def test_numbers_of_samples_are_shown_where_they_differ(tmp_path: Path) -> None:
+def test_numbers_of_samples_are_shown_if_they_differ(tmp_path: Path) -> None:
     for name, samples in {"a": 397, "b": 100}.items():
         write_evaluation(write_run(tmp_path / name), samples=samples)
         write_evaluation(tmp_path / name, "2", attacks=[attack_row("fgsm", 0.5, 50)])
@@ -83,7 +83,7 @@ def test_numbers_of_samples_are_shown_where_they_differ(tmp_path: Path) -> None:
     assert "On 397 test samples" in read_page(tmp_path / "a")
 
 
-def test_the_note_counts_the_samples_of_what_is_shown(tmp_path: Path) -> None:
+def test_the_note_counts_the_samples_of_the_shown_results(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a")
     write_evaluation(run, "1", samples=50)
     write_evaluation(run, "2", samples=397)
@@ -95,7 +95,7 @@ def test_the_note_counts_the_samples_of_what_is_shown(tmp_path: Path) -> None:
     assert read_csv(run)[0]["samples fgsm"] == "50"
 
 
-def test_each_choice_of_the_best_is_told(tmp_path: Path) -> None:
+def test_notes_say_how_the_best_was_chosen(tmp_path: Path) -> None:
     for name, where in {"a": "train", "b": "test"}.items():
         run = write_run(tmp_path / name, validate_on=where)
         write_evaluation(run, checkpoint="best")
@@ -108,7 +108,7 @@ def test_each_choice_of_the_best_is_told(tmp_path: Path) -> None:
     assert f"(best) of b: {text} on test samples, as in the paper." in read_page(tmp_path)
 
 
-def test_what_two_evaluations_found_is_shown_once(tmp_path: Path) -> None:
+def test_equal_results_of_two_evaluations_are_shown_once(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a")
     natural = attack_row("natural", 0.75, 397)
     write_evaluation(run, "1", attacks=[{**natural, "seconds": 1.0}, attack_row("all", 0.5)])

@@ -1,4 +1,4 @@
-"""The paper's numbers beside ours."""
+"""The paper's numbers next to ours."""
 
 import tomllib
 from importlib.resources import files
@@ -52,12 +52,12 @@ def test_numbers_of_the_paper() -> None:
     "change",
     [{"data": "digits"}, {"width": 0.5}, {"eps": 0.3}, {"method.name": "trades"}, {"norm": "l2"}, {"model": "mine"}],
 )
-def test_other_settings_have_none(change: dict[str, Any]) -> None:
+def test_other_settings_have_no_published_result(change: dict[str, Any]) -> None:
     assert find_published({**MNIST, **change}) is None
 
 
 @pytest.mark.parametrize("name", ["mnist", "svhn", "cifar10"])
-def test_files_are_whole(name: str) -> None:
+def test_files_are_complete(name: str) -> None:
     about = tomllib.loads(files("sihg.report.read").joinpath(f"paper/{name}.toml").read_text(encoding="utf-8"))
     assert about["setting"]["data"] == name
     assert {*about["methods"]} == {"pgd", "dat", "yopo", "msi-hg"}
@@ -97,7 +97,7 @@ def test_each_data_set_has_its_row_of_the_paper(tmp_path: Path) -> None:
     assert [table.rows[i][column] for i in (1, 4)] == [Spread(0.6631, 0.0341, 5), Spread(0.6844, 0.0015, 5)]
 
 
-def test_digits_stand_alone(tmp_path: Path) -> None:
+def test_digits_have_no_row_of_the_paper(tmp_path: Path) -> None:
     write_evaluation(write_run(tmp_path / "m"))
     report_training(tmp_path / "m")
     assert "paper" not in (tmp_path / "m" / "index.html").read_text(encoding="utf-8").split("</style>")[1].replace(
@@ -105,14 +105,14 @@ def test_digits_stand_alone(tmp_path: Path) -> None:
     )
 
 
-def test_departures_are_what_differs() -> None:
+def test_departures_are_the_settings_that_differ() -> None:
     assert departures({"epochs": 15, "lr": 0.1}, {"epochs": 50, "lr": 0.1, "crop": 0}) == {"epochs": (15, 50)}
     said = {"a": "some", "b": "some", "tau": "6/255", "clip": "none"}
     ours = {"a": 0, "b": 4, "tau": 6 / 255, "clip": 0.45}
     assert departures(ours, said) == {"a": (0, "some"), "clip": (0.45, "none")}
 
 
-def test_where_some_differ_the_others_are_listed_too() -> None:
+def test_values_of_all_runs_are_listed_if_some_differ() -> None:
     paper = find_published(MNIST)
     assert paper is not None
     one, other = {**MNIST, "ema": 0.998, "clip": "none"}, {**MNIST, "ema": 0.0, "clip": "none"}
@@ -121,7 +121,7 @@ def test_where_some_differ_the_others_are_listed_too() -> None:
     assert list(describe_departures([(other, paper)])) == []
 
 
-def test_a_method_may_have_a_recipe_of_its_own() -> None:
+def test_a_method_can_have_its_own_recipe() -> None:
     def recipe(method: str, **change: Any) -> dict[str, Any]:
         paper = find_published({**MNIST, **change, "method.name": method})
         assert paper is not None
@@ -136,7 +136,7 @@ def test_a_method_may_have_a_recipe_of_its_own() -> None:
 
 @pytest.mark.parametrize("name", ["mnist", "svhn", "cifar10"])
 @pytest.mark.parametrize("method", ["pgd", "dat", "yopo", "msi-hg"])
-def test_recipes_are_of_settings_that_there_are(name: str, method: str) -> None:
+def test_recipes_name_existing_settings(name: str, method: str) -> None:
     settings = flatten_settings(read_preset(name, method).complete().as_dict())
     paper = find_published(settings)
     assert paper is not None

@@ -56,7 +56,7 @@ def test_a_half_finished_run_has_a_page(tmp_path: Path, case: str) -> None:
     assert read_csv(tmp_path / "half")[0]["run"] == "half"
 
 
-def test_half_finished_runs_stand_among_others(tmp_path: Path) -> None:
+def test_half_finished_runs_are_shown_among_others(tmp_path: Path) -> None:
     for case, damage in HALF.items():
         damage(write_run(tmp_path / case))
     write_run(tmp_path / "whole", method="pgd")
@@ -105,7 +105,7 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     assert report_training(run)
 
 
-def test_every_run_has_a_look_of_its_own() -> None:
+def test_every_run_has_its_own_look() -> None:
     assert len(set(TRAINING.values())) == len(TRAINING) == 10
     assert looks(list(TRAINING)) == list(TRAINING.values())
     assert looks(["pgd", "natural", "pgd"])[:2] == [look("pgd"), look("natural")]

@@ -63,7 +63,7 @@ def test_errors_name_the_file_and_the_remedy(tmp_path: Path) -> None:
         report_solve(tmp_path / "nowhere")
 
 
-def test_the_running_average_is_exact_where_all_is_recorded_and_for_lines_elsewhere() -> None:
+def test_the_running_average_is_exact_for_full_records_and_for_lines() -> None:
     values = np.array([9.0, 4.0, 1.0, 7.0])
     every = Curve(np.arange(4.0), np.arange(4.0), values)
     np.testing.assert_allclose(every.mean[1:], [4, 5 / 2, 12 / 3])
@@ -74,7 +74,7 @@ def test_the_running_average_is_exact_where_all_is_recorded_and_for_lines_elsewh
     assert Curve(np.arange(3.0), k, np.array([np.inf, 1.0, 3.0])).mean.tolist() == [np.inf, 1, 2]
 
 
-def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
+def test_written_values_are_read(tmp_path: Path) -> None:
     solved = read_solved(write_solve(tmp_path / "out", plane=True))
     assert [run.row.method for run in solved.methods] == ["ssi-hg", "eg+"]
     run = solved.methods[0]

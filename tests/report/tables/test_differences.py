@@ -26,7 +26,7 @@ def write(folder: Path, accuracies: dict[str, list[float]]) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(2, 2), (3, 5), (7, 2)])
-def test_the_interval_is_scipys(sizes: tuple[int, int]) -> None:
+def test_the_interval_equals_scipys(sizes: tuple[int, int]) -> None:
     draw = np.random.default_rng(0)
     one, other = (draw.normal(0.5, scale, n) for scale, n in zip((0.03, 0.3), sizes, strict=True))
     ours = welch(*(Spread(fmean(values), stdev(values), len(values)) for values in (one, other)))
@@ -34,14 +34,14 @@ def test_the_interval_is_scipys(sizes: tuple[int, int]) -> None:
     assert ours == pytest.approx((one.mean() - other.mean(), theirs.low, theirs.high), rel=1e-12)
 
 
-def test_trials_that_agree_leave_no_doubt() -> None:
+def test_equal_trials_have_an_interval_of_width_zero() -> None:
     assert welch(Spread(0.5, 0.0, 2), Spread(0.25, 0.0, 3)) == (0.25, 0.25, 0.25)
     known = spread([0.25, 0.75, None])
     assert known is not None
     assert known.n == 2  # what has no number is no trial
 
 
-def test_the_later_entry_less_the_earlier(tmp_path: Path) -> None:
+def test_the_later_entry_minus_the_earlier(tmp_path: Path) -> None:
     write(tmp_path, {"dat": [0.25, 0.5], "msi-hg": [0.5, 1.0], "pgd": [0.5]})
     made = found(tmp_path)
     (row,) = made.rows
@@ -58,7 +58,7 @@ def test_entries_of_another_ball_are_not_compared(tmp_path: Path) -> None:
     assert found(tmp_path).rows == []
 
 
-def test_many_entries_are_compared_with_the_first_alone(tmp_path: Path) -> None:
+def test_many_entries_are_compared_only_with_the_first(tmp_path: Path) -> None:
     single = {"a": [0.5]}  # not the first of those that have deviations
     write(tmp_path, single | {f"m{i}": [0.1 * i, 0.1 * i + 0.05] for i in range(MAX_ALL_PAIRS + 1)})
     assert [row[:2] for row in found(tmp_path).rows] == [[f"m{i}", "m0"] for i in range(1, MAX_ALL_PAIRS + 1)]

@@ -9,7 +9,7 @@ MADE = Table(
 )
 
 
-def test_csv_has_deviations_in_columns_of_their_own() -> None:
+def test_csv_has_deviations_in_separate_columns() -> None:
     assert as_csv(MADE) == "entry,a,a_deviation,a_n,b\nx_1 & y,0.5,0.125,2,3\n<z>$~^|,0.25,,1,\n"
 
 
@@ -36,7 +36,7 @@ def test_latex_is_escaped() -> None:
     )
 
 
-def test_a_latex_row_may_begin_with_what_a_line_end_would_take() -> None:
+def test_a_latex_row_can_begin_with_a_bracket_or_star() -> None:
     made = as_latex(Table([Column("[head]", "[head]", is_text=True)], [["[1pt] a"], ["* b"]]))
     assert made.splitlines()[3:7] == ["{[}head] \\\\", "\\midrule", "{[}1pt] a \\\\", "{*} b \\\\"]
 

@@ -43,7 +43,7 @@ def confusions(entries: Sequence[Entry], attack: str) -> list[Confusion]:
     matrices = []
     for entry in entries:
         found = [[evaluation for evaluation in _attacked(run) if evaluation.attack == attack] for run in entry.counted]
-        largest = [max(some, key=lambda evaluation: evaluation.samples) for some in found if some]
+        largest = [max(of_run, key=lambda evaluation: evaluation.samples) for of_run in found if of_run]
         pairs = [pair for evaluation in largest if (pair := read_predictions(evaluation))]
         if pairs:
             classes = 1 + max(int(max(label.max(), prediction.max())) for label, prediction in pairs)

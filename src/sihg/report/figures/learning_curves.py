@@ -119,10 +119,10 @@ def _panel(axes: Axes, entries: Sequence[Entry], cost: Cost, best: bool) -> set[
     axes.set_ylabel("accuracy")
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     drawn = [tracks(entry, cost, best=best) for entry in entries]
-    _set_limits(axes, [track for some in drawn for track in some if len(track.x)], cost)
-    for order, (entry, some) in enumerate(zip(entries, drawn, strict=True)):
+    _set_limits(axes, [track for of_entry in drawn for track in of_entry if len(track.x)], cost)
+    for order, (entry, of_entry) in enumerate(zip(entries, drawn, strict=True)):
         look = entry.look
-        for track in some:
+        for track in of_entry:
             zorder = 3 - order / len(entries)
             if not np.isnan(track.deviation).all():
                 low, high = track.y - track.deviation, track.y + track.deviation
@@ -131,8 +131,8 @@ def _panel(axes: Axes, entries: Sequence[Entry], cost: Cost, best: bool) -> set[
             axes.plot(track.x, track.y, color=look.colour, linewidth=kind.width, linestyle=kind.style, zorder=zorder)
             (end,) = axes.plot(track.x[-1:], track.y[-1:], look.marker, color=look.colour, markersize=5, zorder=4)
             end.set(fillstyle=kind.fill, clip_on=False)
-    _name_entries(axes, entries, [_end(some) for some in drawn])
-    return {track.kind for some in drawn for track in some if len(track.x)}
+    _name_entries(axes, entries, [_end(of_entry) for of_entry in drawn])
+    return {track.kind for of_entry in drawn for track in of_entry if len(track.x)}
 
 
 def _set_limits(axes: Axes, drawn: Sequence[Track], cost: Cost) -> None:
@@ -152,9 +152,9 @@ def _set_limits(axes: Axes, drawn: Sequence[Track], cost: Cost) -> None:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 20k
 
 
-def _end(some: Sequence[Track]) -> float | None:
+def _end(of_entry: Sequence[Track]) -> float | None:
     """Return the accuracy at which the last track of an entry ends."""
-    ends = [float(track.y[-1]) for track in some if len(track.y)]
+    ends = [float(track.y[-1]) for track in of_entry if len(track.y)]
     return ends[-1] if ends else None
 
 
