@@ -231,7 +231,7 @@ def test_a_run_of_fit_goes_on_with_fit(tmp_path: Path) -> None:
         assert torch.equal(a, b)
     with pytest.raises(InputError, match=r"continue it with sihg.fit\(..., out=..., resume=True\)"):
         prepare(read_settings(tmp_path / "run" / "config.toml"))
-    with refused("no-folder"):
+    with refused("resume-folder"):
         fit(own_model(), Pictures(), **common, resume=True)
 
 

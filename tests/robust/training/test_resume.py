@@ -310,7 +310,7 @@ def test_settings_that_a_checkpoint_does_not_know_yet_have_their_defaults() -> N
 
 
 def test_resume_needs_a_folder() -> None:
-    with refused("no-folder"):
+    with refused("resume-folder"):
         trainer(settings()).resume()
 
 

@@ -116,7 +116,7 @@ def test_test_samples_may_be_watched_as_in_the_paper() -> None:
     assert watched.y.bincount().min() >= 4
     whole = split_off(samples, settings(validation=len(test), validate_on="test"), test)[1]
     assert whole is test
-    with refused("validation-range", validation=398):
+    with refused("samples-range", samples=398):
         split_off(samples, settings(validation=398, validate_on="test"), test)
     with refused("no-test-set"):
         split_off(samples, chosen)

@@ -164,7 +164,7 @@ def test_a_method_object_is_the_same_as_its_name() -> None:
     assert all(torch.equal(a, b) for a, b in zip(named.parameters(), given.parameters(), strict=True))
     with refused("method-object-setting", name="steps"):
         sihg.fit(model(), digits(), method=sihg.PGDAT(eps=0.1), steps=3)
-    with refused("method-object-setting", name="eps"):
+    with refused("method-object-eps", eps=0.2):
         sihg.fit(model(), digits(), method=sihg.PGDAT(eps=0.1), eps=0.2)
     with refused("eps-missing"):
         sihg.fit(model(), digits(), method="pgd")

@@ -67,16 +67,14 @@ def fit(
     samples = as_samples(data)
     chosen = Settings(data=f"fit:{samples.name}", model=type(model).__name__, batch_size=min(128, len(samples)))
     chosen = chosen.with_values({**_method_values(method, eps, settings), **settings})
-    if resume and out is None:
-        raise InputError("resume needs the run folder to continue: give it as out", code="no-folder")
     if out is not None and not resume:
         _check_free_for_fit(out, overwrite=overwrite)
     train, held_out = split_off(samples, chosen)
     prepared = preflight(model, train, chosen, held_out, None if isinstance(method, str) else method)
-    if out is None:
-        return Trainer(prepared).run(on_event)
     if resume:
         return resume_in(out, prepared, on_event=on_event)
+    if out is None:
+        return Trainer(prepared).run(on_event)
     return run_in(out, prepared, overwrite=overwrite, on_event=on_event)
 
 
@@ -99,8 +97,8 @@ def _method_values(method: str | Method, eps: Number | None, settings: dict[str,
     if eps is None or given.get("eps", eps) != eps:
         raise InputError(
             f"eps must be that of the method object, {given.get('eps')}, got {eps}: leave it out here",
-            code="method-object-setting",
-            name="eps",
+            code="method-object-eps",
+            eps=eps,
         )
     return {**given, "method": name, "eps": eps}
 
@@ -157,8 +155,10 @@ def run_in(
         return Trainer(prepared, folder).run(on_event)
 
 
-def resume_in(out: str | Path, prepared: PreparedTraining, *, on_event: OnEvent | None = None) -> Trained:
+def resume_in(out: str | Path | None, prepared: PreparedTraining, *, on_event: OnEvent | None = None) -> Trained:
     """Continue a prepared run in its folder; a damaged checkpoint gives a CheckpointWarning."""
+    if out is None:
+        raise InputError("resume needs a run folder: give the folder of the run as out", code="resume-folder")
     folder = RunFolder.open(out)
     with locked(folder.path):
         trainer = Trainer(prepared, folder)
@@ -189,19 +189,16 @@ def resume_run(out: str | Path, *, data_dir: str | Path | None = None, on_event:
 
 def split_off(samples: Samples, settings: Settings, test: Samples | None = None) -> tuple[Samples, Samples | None]:
     """Return the samples to train on and those to evaluate on while training, as the settings say."""
-    if settings.samples is not None and settings.samples > len(samples):
-        raise InputError(
-            f"samples must be at most {len(samples)}, the size of {samples.name}, got {settings.samples}: lower it, or "
-            "leave it out for all",
-            code="samples-range",
-            samples=settings.samples,
-        )
-    if settings.samples is not None and settings.samples < len(samples):
-        samples = stratified_subset(samples, settings.samples, settings.seed)
+    samples = stratified_subset(samples, settings.samples, settings.seed)
     if not settings.validation:
         return samples, None
     if settings.validate_on == "test":
-        return samples, _test_subset(test, settings.validation)
+        if test is None:
+            raise InputError(
+                "validate_on = test needs a test set, and this data has none: use validate_on = train",
+                code="no-test-set",
+            )
+        return samples, stratified_subset(test, settings.validation)  # the same for every seed
     if 2 * settings.validation > len(samples):
         raise InputError(
             f"validation must be at most half of the {len(samples)} samples, got {settings.validation}: lower it, such "
@@ -210,21 +207,6 @@ def split_off(samples: Samples, settings: Settings, test: Samples | None = None)
             validation=settings.validation,
         )
     return stratified_split(samples, settings.validation, seed=settings.seed)
-
-
-def _test_subset(test: Samples | None, n: int) -> Samples:
-    """Return n test samples, the same for every seed."""
-    if test is None:
-        raise InputError(
-            "validate_on = test needs a test set, and this data has none: use validate_on = train", code="no-test-set"
-        )
-    if n > len(test):
-        raise InputError(
-            f"validation must be at most {len(test)}, the test set of {test.name}, got {n}: lower it",
-            code="validation-range",
-            validation=n,
-        )
-    return stratified_subset(test, n)
 
 
 def check_free(out: str | Path, *, overwrite: bool) -> None:

@@ -35,16 +35,8 @@ class PreparedTraining:
     augment: Augment | None
     optimizer: TrainingOptimizer
     method: Method
-
-    @property
-    def steps(self) -> int:
-        """Return the number of batches per epoch."""
-        return steps_per_epoch(len(self.train), self.settings.batch_size)
-
-    @property
-    def memory_dtype(self) -> str:
-        """Return the number format of the perturbation memory."""
-        return self.settings.memory or ("int8" if self.settings.norm == "linf" else "fp16")
+    memory_dtype: str  # number format of the perturbation memory
+    steps: int  # batches per epoch
 
 
 def preflight(
@@ -83,11 +75,12 @@ def preflight(
             "it that base, or AdversarialMethod",
             code="method-base",
         )
-    prepared = PreparedTraining(
-        model, train, held_out, settings, device, ball, plans, augment, optimizer=optimizer, method=method
+    dtype = settings.memory or ("int8" if settings.norm == "linf" else "fp16")
+    method.check(model, sample, accumulate=settings.accumulate, dtype=dtype)
+    steps = steps_per_epoch(len(train), settings.batch_size)
+    return PreparedTraining(
+        model, train, held_out, settings, device, ball, plans, augment, optimizer, method, dtype, steps
     )
-    method.check(model, sample, accumulate=settings.accumulate, dtype=prepared.memory_dtype)
-    return prepared
 
 
 def _build_optimizer(model: nn.Module, settings: Settings) -> TrainingOptimizer:

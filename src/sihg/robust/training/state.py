@@ -146,7 +146,7 @@ class TrainingState:
             skipped, with the reasons.
         """
         if self.folder is None:
-            raise InputError("this run has no folder, so it cannot be resumed: give one (--out)", code="no-folder")
+            raise InputError("resume needs a run folder: give the folder of the run as out", code="resume-folder")
         if not any(self.folder.checkpoints.glob("last-*")) and not read_table(self.folder.metrics):
             return False, []
         checkpoint, skipped = newest_checkpoint(self.folder.checkpoints, "last")

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 import torch
 
-from sihg.core.draw import generator
 from sihg.errors import InputError, NotFiniteError
 from sihg.interrupt import stop_on_interrupt
 from sihg.robust._malloc import keep_freed_memory
@@ -42,7 +41,8 @@ class Trainer:
         settings = prepared.settings
         if settings.memory_files and folder is None:
             raise InputError(
-                "memory_files needs a run folder: give one (--out), or keep the memory in RAM", code="no-folder"
+                "memory_files needs a run folder: give one (--out), or keep the memory in RAM",
+                code="memory-files-folder",
             )
         self.prepared, self.folder = prepared, folder
         self.model, self.optimizer, self.method = prepared.model, prepared.optimizer, prepared.method
@@ -119,7 +119,7 @@ class Trainer:
                     return
 
     def _step(self, batch: Batch) -> None:
-        self._seed_dropout(generator(batch.seed, "model", batch.epoch, batch.step).initial_seed())
+        self._seed_dropout(batch.draw("model").initial_seed())
         parts = min(self.prepared.settings.accumulate, len(batch.x))
         self.optimizer.at(batch.time, parts)
         for part in [batch] if parts == 1 else batch.parts(parts):
