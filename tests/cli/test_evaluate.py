@@ -234,7 +234,7 @@ def test_mistakes(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         ((done, "--norm", "l1"), "unknown norm 'l1'"),
         (
             (done, "--norm", "l2"),
-            f"--norm l2 needs --eps: 0.25, with which {done} was trained, is the radius of an linf",
+            f"--norm l2 needs --eps, since {done} was trained with the radius of an linf ball",
         ),
         ((done, "--out", tmp_path / "x.txt"), f"cannot write into the folder {tmp_path / 'x.txt'} (it is a file): "),
     ):

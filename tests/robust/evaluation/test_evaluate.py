@@ -117,7 +117,7 @@ def test_data_outside_the_bounds_is_refused_before_any_attack() -> None:
 
 def test_a_device_that_is_not_there() -> None:
     assert check_device("cpu") == "cpu"
-    with refused("device-unavailable", device="nowhere"):
+    with refused("device-unavailable", name="nowhere"):
         check_device("nowhere")
 
 
@@ -153,7 +153,7 @@ class Odd(nn.Module):
         ("map", "logits-shape", {"shape": (1, 10, 2)}),
         ("pair", "logits-shape", {"shape": "tuple"}),
         ("whole", "logits-dtype", {}),
-        ("lookup", "model-refuses-samples", {"shape": (1, 8, 8), "dtype": torch.float32, "half": None}),
+        ("lookup", "model-refuses-samples", {"shape": (1, 8, 8), "dtype": torch.float32, "why": "no such row"}),
     ],
 )
 def test_wrong_outputs_are_named(kind: str, code: str, values: dict[str, Any]) -> None:
@@ -253,7 +253,7 @@ def test_attacks_of_ones_own() -> None:
         (lambda x, _y: 1e4 + x, "points-outside-ball"),
         (3, "attack-type"),
     ]
-    with refused("attack-ball", attack="mine"):
+    with refused("attack-ball", name="mine"):
         evaluate(Threshold(), on_a_line(), attacks={"mine": PGD(eps=0.1)}, eps=0.25)
     for wrong, code in faults:
         with refused(code):

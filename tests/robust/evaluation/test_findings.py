@@ -187,7 +187,7 @@ def test_sources_of_transfers_are_told_apart_and_functions_cannot_be_resumed(tmp
         other[1].weight.add_(1.0)  # type: ignore[operator]
     with pytest.warns(partial.EvaluationWarning, match="is not used"):
         sihg.evaluate(healthy(), (x, y), attacks=attacks, **settings)
-    with refused("resume-function", attack="mine"):
+    with refused("resume-function", name="mine"):
         sihg.evaluate(healthy(), (x, y), attacks={"mine": lambda x, _y: x}, **settings)
 
 
@@ -248,7 +248,7 @@ def _plain(curve: sihg.RadiusCurve) -> dict[str, Any]:
 
 @pytest.mark.parametrize("radii", [[], [0.1], [0.2, 0.1], [-0.1, 0.1], [0, 0.1, 0.1], [0.1, "1/20"]])
 def test_radii_that_do_not_grow_are_refused(radii: list[float | str]) -> None:
-    with refused("radii-range", radii=radii):
+    with refused("radii-range", given=radii):
         sihg.robust_curve(Threshold(), on_a_line(), radii=radii)
 
 
@@ -256,7 +256,7 @@ def test_a_curve_takes_names_alone() -> None:
     with refused("not-a-number", value="a"):
         sihg.robust_curve(Threshold(), on_a_line(), radii=[0, "a"])
     attacks: Any = {"mine": PGD(eps=0.1)}
-    with refused("attacks-type", type="dict"):
+    with refused("attacks-type", kind="dict"):
         sihg.robust_curve(Threshold(), on_a_line(), radii=[0, 0.1], attacks=attacks)
 
 

@@ -46,23 +46,30 @@ def check_model(model: nn.Module, samples: Samples) -> None:
             code="model-changes-input",
         )
     shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+    name, classes = samples.name, len(samples.classes)
     if not isinstance(out, Tensor) or out.dim() != 2 or len(out) != 1:
         raise InputError(
-            f"the model returns an output of shape {shape} for one sample of {samples.name}, which has "
-            f"{len(samples.classes)} classes: it must return (n, classes)",
+            f"the model must return (n, {classes}) for n samples of {name}, got shape {shape} for one: look at it",
             code="logits-shape",
+            name=name,
+            classes=classes,
             shape=shape,
         )
+    dtype, outputs = out.dtype, out.shape[1]
     if not out.is_floating_point():
-        raise InputError(f"the model returns {out.dtype}: it must return floating-point logits", code="logits-dtype")
-    if out.shape[1] < len(samples.classes):
+        raise InputError(f"the model returns {dtype}: it must return float logits", code="logits-dtype", dtype=dtype)
+    if outputs < classes:
         row = int(samples.y.argmax())
+        label = int(samples.y[row])
         raise InputError(
-            f"{samples.name} has {len(samples.classes)} classes (the label of row {row} is {int(samples.y[row])}), the "
-            f"model has {out.shape[1]} outputs: labels count from 0, check both",
+            f"{name} has {classes} classes (the label of row {row} is {label}), the model has {outputs} outputs: "
+            "labels count from 0, check both",
             code="too-few-outputs",
-            classes=len(samples.classes),
-            outputs=out.shape[1],
+            name=name,
+            classes=classes,
+            row=row,
+            label=label,
+            outputs=outputs,
         )
 
 
@@ -70,12 +77,14 @@ def _refused_samples(model: nn.Module, samples: Samples, x: Tensor, error: Excep
     why = (str(error) or repr(error)).splitlines()[0]
     half = next((value.dtype for value in model.parameters() if value.dtype in HALF_PRECISION), None)
     remedy = "give it data of its size and type" if half is None else f"it is {half}, use model.float()"
+    shape, dtype = samples.shape, x.dtype
     return InputError(
-        f"the model does not take samples of shape {samples.shape} and type {x.dtype} ({why}): {remedy}",
+        f"the model does not take samples of shape {shape} and type {dtype} ({why}): {remedy}",
         code="model-refuses-samples",
-        shape=samples.shape,
-        dtype=x.dtype,
-        half=half,
+        shape=shape,
+        dtype=dtype,
+        why=why,
+        remedy=remedy,
     )
 
 
@@ -86,6 +95,6 @@ def check_device(name: str) -> str:
     except (RuntimeError, AssertionError) as error:
         why = str(error).splitlines()[0]
         raise InputError(
-            f"device {name!r} cannot be used here ({why}): choose cpu", code="device-unavailable", device=name
+            f"device {name!r} cannot be used here ({why}): choose cpu", code="device-unavailable", name=name, why=why
         ) from error
     return name

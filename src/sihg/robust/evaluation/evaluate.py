@@ -65,11 +65,11 @@ class Task:
     def identity(self) -> dict[str, Json]:
         """Return what tells this evaluation from others; the folder of the weights may move."""
         attacks = [attack for plan in self.plans.values() for attack in plan.values()]
-        if own := [attack.name for attack in attacks if isinstance(attack, FunctionAttack)]:
+        for name in (attack.name for attack in attacks if isinstance(attack, FunctionAttack)):
             raise InputError(
-                f"{own[0]} is a function, and a changed function cannot be recognised: evaluate it without resume",
+                f"{name} is a function, and a changed function cannot be recognised: evaluate it without resume",
                 code="resume-function",
-                attack=own[0],
+                name=name,
             )
         bounds = {str(i): torch.as_tensor(bound) for i, bound in enumerate(self.ball.bounds or ())}
         model = f"{type(self.model).__module__} {self.model!r}"

@@ -178,11 +178,15 @@ def _map_points(
             f"cannot write {path} ({error}): make room there, or evaluate without points",
             code="cannot-write-points",
             path=path,
+            error=error,
         ) from error
-    if points.shape != shape or points.dtype != dtype:
+    found = points.shape
+    if found != shape or points.dtype != dtype:
         raise InputError(
-            f"{path} holds points of {points.shape} {points.dtype}, not {shape} {dtype}: remove it",
+            f"{path} holds points of shape {found}, not {shape}, or of another dtype: remove it",
             code="points-shape",
             path=path,
+            found=found,
+            shape=shape,
         )
     return points

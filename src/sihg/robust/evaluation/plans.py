@@ -58,14 +58,13 @@ def attack_names(attacks: Attacks) -> list[str]:
     """Return the names in "a,b" or in a sequence; a dict is refused, since its attacks have one radius."""
     if isinstance(attacks, Mapping) or not isinstance(attacks, str | Sequence):
         kind = type(attacks).__name__
-        raise InputError(f"attacks is a {kind}: give names, such as natural,pgd-20", code="attacks-type", type=kind)
-    for name in attacks:
-        if not isinstance(name, str):
-            raise InputError(
-                f"a {type(name).__name__} is not the name of an attack: give your own attacks in a dict, by name",
-                code="attack-name-type",
-                type=type(name).__name__,
-            )
+        raise InputError(f"attacks is a {kind}: give names, such as natural,pgd-20", code="attacks-type", kind=kind)
+    for kind in (type(name).__name__ for name in attacks if not isinstance(name, str)):
+        raise InputError(
+            f"a {kind} is not the name of an attack: give your own attacks in a dict, by name",
+            code="attack-name-type",
+            kind=kind,
+        )
     names = parse_names(attacks)
     if not names:
         raise InputError("no attack is named: give names, such as natural,pgd-20", code="no-attack")
@@ -105,30 +104,35 @@ def parse_curve(text: str) -> list[float]:
 
 def check_radii(radii: Sequence[Number]) -> list[float]:
     """Return the radii as numbers, or raise InputError unless there are two or more and they grow from >= 0."""
-    numbers = [parse_number(radius, "a radius") for radius in radii]
+    numbers, given = [parse_number(radius, "a radius") for radius in radii], list(radii)
     if len(numbers) < 2 or not numbers[0] >= 0 or any(b <= a for a, b in pairwise(numbers)):
         raise InputError(
-            f"radii must be two or more numbers >= 0 that grow, got {list(radii)}: such as [0, '4/255', '8/255']",
+            f"radii must be two or more numbers >= 0 that grow, got {given}: such as [0, '4/255', '8/255']",
             code="radii-range",
-            radii=list(radii),
+            given=given,
         )
     return numbers
 
 
 def _own_attack(name: str, attack: Attack | AttackFunction, ball: Ball) -> Attack:
+    kind = type(attack).__name__
     if isinstance(attack, Attack):
-        if not (isinstance(attack, Natural) or attack.ball.same_as(ball)):
+        own = attack.ball
+        if not (isinstance(attack, Natural) or own.same_as(ball)):
             raise InputError(
-                f"{name} attacks within {attack.ball}, the evaluation within {ball}: give both the same ball",
+                f"{name} attacks within {own}, the evaluation within {ball}: give both the same ball",
                 code="attack-ball",
-                attack=name,
+                name=name,
+                own=own,
+                ball=ball,
             )
         return attack
     if not callable(attack):
         raise InputError(
-            f"{name} is a {type(attack).__name__}: give a name, an attack or a function (x, y) -> x_adv",
+            f"{name} is a {kind}: give a name, an attack or a function (x, y) -> x_adv",
             code="attack-type",
-            attack=name,
+            name=name,
+            kind=kind,
         )
     function = lambda _model, x, y: attack(x, y)  # noqa: E731
     return FunctionAttack(eps=ball.eps, norm=ball.norm, bounds=ball.bounds, function=function, name=name)
