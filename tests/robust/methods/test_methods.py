@@ -57,35 +57,35 @@ def test_the_ball_of_tables() -> None:
     ("name", "settings", "code"),
     [
         ("pgd", {"eps": "eight"}, "not-a-number"),
-        ("pgd", {"steps": 0}, "setting-range"),
-        ("pgd", {"steps": 2.0}, "setting-range"),
-        ("pgd", {"steps": True}, "setting-range"),
-        ("pgd", {"step_size": 0.0}, "setting-range"),
-        ("pgd", {"step_size": math.inf}, "setting-range"),
-        ("pgd", {"ramp": -1.0}, "setting-range"),
-        ("pgd", {"ramp": math.inf}, "setting-range"),
-        ("pgd", {"statistics": "x"}, "setting-choice"),
-        ("msi-hg", {"statistics": "x"}, "setting-choice"),
-        ("fast", {"alpha": math.nan}, "setting-range"),
-        ("free", {"replays": 0}, "setting-range"),
-        ("dat", {"fosc_max": math.nan}, "setting-range"),
-        ("dat", {"control_epochs": 0}, "setting-range"),
-        ("dat", {"fosc": "x"}, "setting-choice"),
-        ("yopo", {"outer": 0}, "setting-range"),
-        ("yopo", {"inner": -1}, "setting-range"),
-        ("yopo", {"stem_gradient": "x"}, "setting-choice"),
-        ("trades", {"beta": -1.0}, "setting-range"),
-        ("ibp", {"interval": 1.5}, "setting-range"),
+        ("pgd", {"steps": 0}, "setting-value"),
+        ("pgd", {"steps": 2.0}, "setting-value"),
+        ("pgd", {"steps": True}, "setting-value"),
+        ("pgd", {"step_size": 0.0}, "setting-value"),
+        ("pgd", {"step_size": math.inf}, "setting-value"),
+        ("pgd", {"ramp": -1.0}, "setting-value"),
+        ("pgd", {"ramp": math.inf}, "setting-value"),
+        ("pgd", {"statistics": "x"}, "setting-value"),
+        ("msi-hg", {"statistics": "x"}, "setting-value"),
+        ("fast", {"alpha": math.nan}, "setting-value"),
+        ("free", {"replays": 0}, "setting-value"),
+        ("dat", {"fosc_max": math.nan}, "setting-value"),
+        ("dat", {"control_epochs": 0}, "setting-value"),
+        ("dat", {"fosc": "x"}, "setting-value"),
+        ("yopo", {"outer": 0}, "setting-value"),
+        ("yopo", {"inner": -1}, "setting-value"),
+        ("yopo", {"stem_gradient": "x"}, "setting-value"),
+        ("trades", {"beta": -1.0}, "setting-value"),
+        ("ibp", {"interval": 1.5}, "setting-value"),
         ("ibp", {"norm": "l2"}, "interval-norm"),
-        ("msi-hg", {"eps": 0.0}, "msi-hg-eps-zero"),
-        ("msi-hg", {"tau": 0.0}, "setting-range"),
-        ("msi-hg", {"noise": -0.1}, "setting-range"),
-        ("msi-hg", {"fresh": 1.1}, "setting-range"),
-        ("msi-hg", {"reset": -1}, "setting-range"),
-        ("msi-hg", {"implicit": "x"}, "setting-choice"),
-        ("msi-hg", {"search": "x"}, "setting-choice"),
+        ("msi-hg", {"eps": 0.0}, "eps-zero"),
+        ("msi-hg", {"tau": 0.0}, "setting-value"),
+        ("msi-hg", {"noise": -0.1}, "setting-value"),
+        ("msi-hg", {"fresh": 1.1}, "setting-value"),
+        ("msi-hg", {"reset": -1}, "setting-value"),
+        ("msi-hg", {"implicit": "x"}, "setting-value"),
+        ("msi-hg", {"search": "x"}, "setting-value"),
         ("msi-hg", {"search": "threshold", "implicit": "proximal"}, "threshold-search-norm"),
-        ("msi-hg", {"augment_delta": "x"}, "setting-choice"),
+        ("msi-hg", {"augment_delta": "x"}, "setting-value"),
     ],
 )
 def test_settings_that_are_refused(name: str, settings: dict[str, Any], code: str) -> None:
@@ -98,7 +98,7 @@ def test_settings_that_are_refused(name: str, settings: dict[str, Any], code: st
 def test_the_error_of_a_range_says_what_to_do() -> None:
     with pytest.raises(InputError, match=r"^steps must be an integer >= 1, got 0: leave it out for the default$"):
         build_method("pgd", eps=0.1, steps=0)
-    with pytest.raises(InputError, match=r"^fresh must be a number >= 0 and <= 1, got 2: "):
+    with pytest.raises(InputError, match=r"^fresh must be a finite number >= 0 and <= 1, got 2: "):
         build_method("msi-hg", eps=0.1, fresh=2)
     with pytest.raises(InputError, match=r"^tau must be a finite number > 0, got 0: "):
         build_method("msi-hg", eps=0.1, tau=0)
@@ -107,13 +107,13 @@ def test_the_error_of_a_range_says_what_to_do() -> None:
 def test_unknown_methods_and_settings() -> None:
     with refused("unknown-method", name="msihg", choices=tuple(METHODS)):
         build_method("msihg")
-    with refused("method-setting", method="pgd", setting="tau"):
+    with refused("option-unknown", option="tau"):
         build_method("pgd", eps=0.1, tau=0.1)
-    with refused("method-setting", setting="memory"):
+    with refused("option-unknown", option="memory"):
         build_method("pgd", eps=0.1, memory=None)
-    with refused("method-setting", setting="eps"):
+    with refused("option-unknown", option="eps"):
         build_method("natural", eps=0.1)
-    with refused("method-needs", setting="eps"):
+    with refused("option-missing", option="eps"):
         build_method("pgd")
 
 
@@ -158,9 +158,9 @@ def test_a_users_own_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert type(build_method("mine.py:Mine", eps=0.1)) is type(method)
     with refused("method-class"):
         build_method("mine.py:function")
-    with refused("method-setting", setting="tau"):
+    with refused("option-unknown", option="tau"):
         build_method("mine.py:Mine", eps=0.1, tau=1.0)
-    with refused("method-needs", setting="power"):
+    with refused("option-missing", option="power"):
         build_method("mine.py:Needy")
 
 

@@ -273,7 +273,7 @@ def test_a_share_of_the_searches_is_fresh() -> None:
 
 
 def test_a_share_outside_0_to_1_is_refused() -> None:
-    with refused("setting-range", setting="fresh", value=1.5):
+    with refused("setting-value", setting="fresh", value=1.5):
         MSIHG(eps=EPS, fresh=1.5)
 
 
@@ -363,7 +363,7 @@ def test_a_search_of_a_threshold_needs_one_and_signed_steps() -> None:
         MSIHG(eps=EPS, search="threshold", implicit="proximal")
     with refused("threshold-search-norm", norm="l2", implicit="sign"):
         MSIHG(eps=EPS, search="threshold", norm="l2")
-    with refused("setting-choice", setting="search", value="box"):
+    with refused("setting-value", setting="search", value="box"):
         MSIHG(eps=EPS, search="box")
 
 

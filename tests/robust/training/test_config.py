@@ -69,7 +69,7 @@ def test_values_get_the_declared_type(name: str, text: Any, value: Any) -> None:
         ({"epochs": float("nan")}, "not-an-integer"),
         ({"epochs": True}, "not-a-number"),
         ({"epochs": "none"}, "none-not-allowed"),
-        ({"epochs": 0}, "setting-range"),
+        ({"epochs": 0}, "setting-value"),
         ({"theta": "abc"}, "not-a-number"),
         ({"lr": [0.1]}, "not-a-number"),
         ({"nesterov": "maybe"}, "not-a-bool"),
@@ -80,14 +80,14 @@ def test_values_get_the_declared_type(name: str, text: Any, value: Any) -> None:
         ({"bounds": "1"}, "number-of-values"),
         ({"bounds": 1}, "number-of-values"),
         ({"bounds": "0,inf"}, "bounds-not-finite"),
-        ({"validation": -1}, "setting-range"),
+        ({"validation": -1}, "setting-value"),
         ({"validate_on": "test"}, "validate-on-nothing"),
-        ({"validate_on": "both"}, "setting-choice"),
-        ({"samples": 0}, "setting-range"),
-        ({"ema": 1}, "setting-range"),
-        ({"clip": 0}, "setting-range"),
-        ({"clip": "inf"}, "setting-range"),
-        ({"checkpoint_minutes": "nan"}, "setting-range"),
+        ({"validate_on": "both"}, "setting-value"),
+        ({"samples": 0}, "setting-value"),
+        ({"ema": 1}, "setting-value"),
+        ({"clip": 0}, "setting-value"),
+        ({"clip": "inf"}, "setting-value"),
+        ({"checkpoint_minutes": "nan"}, "setting-value"),
         ({"tau": "far"}, "not-a-number"),
         ({"method.steps": 1.5}, "not-an-integer"),
         ({"schedule.points": "[[0, 0], [5"}, "not-a-list"),
@@ -115,7 +115,7 @@ def test_a_wrong_value_is_named_with_its_setting() -> None:
         ("optimizer.", "unknown-setting", "'optimizer.'"),
         ("data.path", "unknown-setting", "'data.path'"),
         ("replays", "setting-of-another-method", "which belongs to free: leave it out"),
-        ("method.replays", "method-setting", "it has eps, norm, bounds, ramp, tau"),
+        ("method.replays", "option-unknown", "its settings are eps, norm, bounds, ramp, tau"),
         ("method.eps", "run-setting", "belongs to the whole run, not to its method"),
     ],
 )
@@ -155,7 +155,7 @@ def test_the_order_of_values_makes_no_difference(first: str) -> None:
     assert found.method == Choice("free", {"replays": 3})
     assert found.optimizer == Choice("adamw", {"lr": 0.01})
     wrong = {"method.tau": 0.1, "method": "pgd"}
-    with refused("method-setting", method="pgd", setting="tau"):
+    with refused("option-unknown", option="tau"):
         Settings().with_values(wrong if first == "method" else dict(reversed(wrong.items())))
 
 

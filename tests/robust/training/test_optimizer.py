@@ -128,7 +128,7 @@ def test_optimisers_by_name_with_their_options() -> None:
     ("name", "options", "code"),
     [
         ("sdg", {}, "unknown-optimizer"),
-        ("adam", {"momentum": 0.9}, "optimizer-option"),
+        ("adam", {"momentum": 0.9}, "option-unknown"),
         ("sgd", {"lr": -1.0}, "optimizer-rejects"),
         ("sgd", {"lr": "abc"}, "optimizer-rejects"),
         ("sgd", {"lr": 0.1, "nesterov": True}, "optimizer-rejects"),
@@ -152,7 +152,7 @@ def test_messages_name_the_option_and_the_remedy() -> None:
         InputError, match=r"optimizer.betas must be 2 numbers such as \[0.9, 0.999\], got \(0.9,\): leave"
     ):
         build_optimizer(model, "adamw", {"betas": [0.9]}, 0.0)
-    with pytest.raises(InputError, match=r"'adam' has no option 'momentum': it has lr, betas"):
+    with pytest.raises(InputError, match=r"'adam' has no setting 'momentum': its settings are lr, betas"):
         build_optimizer(model, "adam", {"momentum": 0.9}, 0.0)
     with pytest.raises(InputError, match=r"'sgd' rejects its options .*Invalid learning rate.*: change them"):
         build_optimizer(model, "sgd", {"lr": -1.0}, 0.0)

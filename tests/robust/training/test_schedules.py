@@ -75,11 +75,11 @@ def test_names_give_the_schedules() -> None:
     [
         ("cosinus", {}, "unknown-schedule"),
         ("", {}, "unknown-schedule"),
-        ("cosine", {"peak": 3}, "schedule-option"),
-        ("constant", {"peak": 3}, "schedule-option"),
-        ("triangular", {}, "schedule-option-missing"),
+        ("cosine", {"peak": 3}, "option-unknown"),
+        ("constant", {"peak": 3}, "option-unknown"),
+        ("triangular", {}, "option-missing"),
         ("cyclic", {"points": PAPER}, "lr-not-highest"),
-        ("triangular", {"peak": "4"}, "setting-range"),
+        ("triangular", {"peak": "4"}, "setting-value"),
         ("triangular", {"peak": 10}, "peak-range"),
         ("cosine", {"warmup": 10}, "warmup-range"),
         ("piecewise", {"milestones": 5}, "schedule-milestones"),
@@ -88,7 +88,7 @@ def test_names_give_the_schedules() -> None:
         ("cyclic", {"points": 3}, "schedule-points"),
         ("cyclic", {"points": []}, "schedule-points"),
         ("cyclic", {"points": [(0, 0), (0, 0.1)]}, "epochs-not-rising"),
-        ("constant", {"over": 0}, "setting-range"),
+        ("constant", {"over": 0}, "setting-value"),
     ],
 )
 def test_wrong_options_are_refused(name: str, options: dict[str, Any], code: str) -> None:
@@ -98,9 +98,9 @@ def test_wrong_options_are_refused(name: str, options: dict[str, Any], code: str
 
 def test_rates_are_finite_and_not_negative() -> None:
     for make in (lambda: Constant(-0.1), lambda: Cosine(math.nan, 10)):
-        with refused("setting-range", setting="lr"):
+        with refused("setting-value", setting="lr"):
             make()
-    with refused("setting-range", setting="epochs"):
+    with refused("setting-value", setting="epochs"):
         Cosine(0.1, math.inf)
     for points in ([(0, -0.1)], [(math.nan, 0.1)], [(0, 0, 1)]):
         with refused("schedule-points"):

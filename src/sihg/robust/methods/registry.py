@@ -1,26 +1,14 @@
 """Training methods by name: their settings, and where their classes are. A class is imported when it is built."""
 
 import sys
-from collections.abc import Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sihg.errors import InputError, UnknownNameError
-from sihg.robust.methods.settings import (
-    DATSettings,
-    FastSettings,
-    FGSMSettings,
-    FreeSettings,
-    IBPSettings,
-    MethodSettings,
-    MSIHGSettings,
-    NaturalSettings,
-    PGDSettings,
-    TRADESSettings,
-    YOPOSettings,
-)
+from sihg.robust.methods import settings as declared
+from sihg.robust.methods.settings import MethodSettings, build_fields
 from sihg.user_code import load_callable
 
 
@@ -33,16 +21,16 @@ class Entry(NamedTuple):
 
 
 METHODS = {
-    "natural": Entry(NaturalSettings, "natural_training", "Natural"),
-    "fgsm": Entry(FGSMSettings, "fgsm_at", "FGSMAT"),
-    "fast": Entry(FastSettings, "fast_at", "FastAT"),
-    "free": Entry(FreeSettings, "free_at", "FreeAT"),
-    "pgd": Entry(PGDSettings, "pgd_at", "PGDAT"),
-    "dat": Entry(DATSettings, "dat", "DAT"),
-    "yopo": Entry(YOPOSettings, "yopo", "YOPO"),
-    "trades": Entry(TRADESSettings, "trades", "TRADES"),
-    "ibp": Entry(IBPSettings, "ibp", "IBP"),
-    "msi-hg": Entry(MSIHGSettings, "msi_hg", "MSIHG"),
+    "natural": Entry(declared.NaturalSettings, "natural_training", "Natural"),
+    "fgsm": Entry(declared.FGSMSettings, "fgsm_at", "FGSMAT"),
+    "fast": Entry(declared.FastSettings, "fast_at", "FastAT"),
+    "free": Entry(declared.FreeSettings, "free_at", "FreeAT"),
+    "pgd": Entry(declared.PGDSettings, "pgd_at", "PGDAT"),
+    "dat": Entry(declared.DATSettings, "dat", "DAT"),
+    "yopo": Entry(declared.YOPOSettings, "yopo", "YOPO"),
+    "trades": Entry(declared.TRADESSettings, "trades", "TRADES"),
+    "ibp": Entry(declared.IBPSettings, "ibp", "IBP"),
+    "msi-hg": Entry(declared.MSIHGSettings, "msi_hg", "MSIHG"),
 }
 
 
@@ -71,10 +59,8 @@ def method_fields(name: str) -> "dict[str, Field[Any]]":
 
     Args:
         name: The name of the method, as in `build_method`.
-
     Returns:
         Each field by its name; its metadata has the help text and the limits.
-
     Example:
         >>> method_fields("fast")["alpha"].default
         1.25
@@ -104,44 +90,15 @@ def build_method(name: str, **settings: Any) -> Any:
     Args:
         name: One of `METHODS`, or `path.py:Name` or `package.module:Name`: a dataclass with a `step`.
         **settings: Its fields, such as eps and steps.
-
     Returns:
         The method.
-
     Raises:
         InputError: If a setting is unknown, missing or outside its limits.
-
     Example:
         >>> build_method("pgd", eps="8/255", steps=7).steps
         7
     """
-    return _build(method_class(name), name, settings)
-
-
-def build_settings(name: str, **settings: Any) -> Any:
-    """Build the settings of a training method alone, which checks them without torch."""
-    return _build(settings_class(name), name, settings)
-
-
-def _build(kind: type[Any], name: str, settings: Mapping[str, object]) -> Any:
-    known = [item for item in fields(kind) if item.init]
-    for setting in sorted(settings.keys() - {item.name for item in known}):
-        raise unknown_option(name, setting)
-    for item in known:
-        if item.default is MISSING and item.default_factory is MISSING and item.name not in settings:
-            about = item.metadata.get("help", "which has no default")
-            raise InputError(
-                f"method {name!r} needs {item.name}, {about}: give it", code="method-needs", setting=item.name
-            )
-    return kind(**settings)
-
-
-def unknown_option(name: str, option: str) -> InputError:
-    """Return the error for a setting that a method does not have."""
-    has = ", ".join(method_fields(name)) or "no settings"
-    return InputError(
-        f"method {name!r} has no setting {option!r}: it has {has}", code="method-setting", method=name, setting=option
-    )
+    return build_fields(method_class(name), f"method {name!r}", settings)
 
 
 def _user_class(name: str) -> type[Any]:
@@ -154,9 +111,9 @@ def _user_class(name: str) -> type[Any]:
     found = _USER_CLASSES[key]
     if not (isinstance(found, type) and is_dataclass(found) and callable(getattr(found, "step", None))):
         raise InputError(
-            f"method {name!r} must be a dataclass with a `step(model, batch, optimizer)`, got {found!r}: name such a "
-            "class",
+            f"method {name!r} must be a dataclass with a `step`, got {found!r}: name such a class",
             code="method-class",
-            method=name,
+            name=name,
+            found=found,
         )
     return found

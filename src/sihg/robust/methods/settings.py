@@ -1,6 +1,7 @@
 """The hyperparameters of every training method, with their help texts and limits. Nothing here needs torch."""
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,50 +20,69 @@ def setting(default: Any, about: str, **limits: Any) -> Any:
     Args:
         default: Its default; dataclasses.MISSING for none.
         about: Its help text.
-        **limits: `least` and `most` (inclusive), `above` and `below` (exclusive), `choices` (of names), and whatever
-            else the metadata of the field shall hold.
-
-    Returns:
-        The field, for the body of a dataclass.
+        **limits: `least` and `most` (inclusive), `above` and `below` (exclusive), `choices` of names; and other data.
     """
     return field(default=default, metadata={"help": about, **limits})
 
 
 def check_fields(settings: Any) -> None:
-    """Raise InputError unless every field of a dataclass keeps the limits of its `setting`; None stands for a default.
+    """Raise InputError unless every field of a dataclass is within the limits of its `setting`; None is a default.
 
-    Integers are checked to be integers. Floats must be finite, unless `most` says that infinity is allowed.
+    Fields of type int must be integers. Numbers must be finite, unless `most` allows infinity.
     """
     for item in fields(settings):
-        value = getattr(settings, item.name)
-        if choices := item.metadata.get("choices"):
-            if value not in choices:
-                raise InputError(
-                    f"{item.name} must be one of {', '.join(choices)}, got {value!r}: leave it out for {item.default}",
-                    code="setting-choice",
-                    setting=item.name,
-                    value=value,
-                )
-        elif value is not None and item.metadata.keys() & {"least", "above"}:
-            _check_number(item, value)
+        value, limits = getattr(settings, item.name), item.metadata
+        if "choices" in limits and value not in limits["choices"]:
+            raise _wrong(item, f"one of {', '.join(limits['choices'])}", value)
+        if value is not None and limits.keys() & {"least", "above"} and not _is_within(item, value):
+            ends = {"least": ">=", "above": ">", "most": "<=", "below": "<"}
+            kind = "an integer" if item.type in (int, int | None) else "a finite number"
+            raise _wrong(item, f"{kind} {' and '.join(f'{ends[k]} {limits[k]}' for k in ends if k in limits)}", value)
 
 
-def _check_number(item: "Field[Any]", value: Any) -> None:
-    least, above = item.metadata.get("least", -math.inf), item.metadata.get("above", -math.inf)
-    most, below = item.metadata.get("most"), item.metadata.get("below", math.inf)
-    integer = item.type in (int, int | None)
-    is_kind = isinstance(value, int if integer else int | float) and not isinstance(value, bool)
-    if is_kind and least <= value and above < value and (value < below if most is None else value <= most):
-        return
-    low = f">= {least}" if "least" in item.metadata else f"> {above}"
-    high = f" and <= {most}" if most is not None else f" and < {below}" if below < math.inf else ""
-    kind = "an integer" if integer else "a finite number" if most is None and below == math.inf else "a number"
-    remedy = "correct it" if item.default is MISSING else "leave it out for the default"
-    raise InputError(
-        f"{item.name} must be {kind} {low}{high}, got {value!r}: {remedy}",
-        code="setting-range",
-        setting=item.name,
+def _is_within(item: "Field[Any]", value: Any) -> bool:
+    limits, number = item.metadata, int if item.type in (int, int | None) else int | float
+    if not isinstance(value, number) or isinstance(value, bool):
+        return False
+    high = value <= limits["most"] if "most" in limits else value < limits.get("below", math.inf)
+    return bool(high and limits.get("least", -math.inf) <= value and limits.get("above", -math.inf) < value)
+
+
+def _wrong(item: "Field[Any]", wanted: str, value: object) -> InputError:
+    setting, remedy = item.name, "correct it" if item.default is MISSING else "leave it out for the default"
+    return InputError(
+        f"{setting} must be {wanted}, got {value!r}: {remedy}",
+        code="setting-value",
+        setting=setting,
+        wanted=wanted,
         value=value,
+        remedy=remedy,
+    )
+
+
+def build_fields(kind: type[Any], what: str, options: Mapping[str, object], **run: object) -> Any:
+    """Build a dataclass of settings from the options given for `what` and the values of the run that it has, too."""
+    known = {item.name: item for item in fields(kind) if item.init}
+    for option in sorted(options.keys() - (known.keys() - run.keys())):
+        raise unknown_option(what, option, [name for name in known if name not in run])
+    for option, item in known.items():
+        needed = item.default is MISSING and item.default_factory is MISSING
+        if needed and option not in options.keys() | run.keys():
+            raise InputError(
+                f"{what} needs the setting {option!r}: give it", code="option-missing", what=what, option=option
+            )
+    return kind(**options, **{name: value for name, value in run.items() if name in known})
+
+
+def unknown_option(what: str, option: str, known: Iterable[str]) -> InputError:
+    """Return the error for an option that a method, an optimiser or a schedule does not have."""
+    has = ", ".join(known) or "none"
+    return InputError(
+        f"{what} has no setting {option!r}: its settings are {has}",
+        code="option-unknown",
+        what=what,
+        option=option,
+        has=has,
     )
 
 
@@ -215,9 +235,7 @@ class MSIHGSettings(AdversarialSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.eps == 0:
-            raise InputError(
-                "eps must be > 0 for MSI-HG, got 0: train with `natural`, or give eps", code="msi-hg-eps-zero", eps=0
-            )
+            raise InputError("eps must be > 0 for MSI-HG, got 0: train with `natural`, or give eps", code="eps-zero")
         _check_interval(self.interval, self.norm)
         if self.search == "threshold" and (self.norm, self.implicit) != ("linf", "sign"):
             raise InputError(

@@ -15,10 +15,10 @@ from typing import Any, get_type_hints
 
 from sihg.errors import InputError, UnknownNameError
 from sihg.parse import Value, coerce, parse_literal
-from sihg.robust.methods.registry import METHODS, build_settings, method_fields, settings_class, unknown_option
-from sihg.robust.methods.settings import MethodSettings, check_fields, setting
+from sihg.robust.methods.registry import METHODS, method_fields, settings_class
+from sihg.robust.methods.settings import MethodSettings, build_fields, check_fields, setting, unknown_option
 from sihg.robust.training.schedules import SCHEDULES
-from sihg.store.schema import flatten_settings
+from sihg.store.schema import flatten_settings, nest_settings
 from sihg.store.toml import from_toml
 
 SECTIONS = ("method", "optimizer", "schedule")
@@ -31,10 +31,6 @@ class Choice:
 
     name: str
     options: Mapping[str, Value] = field(default_factory=dict)
-
-    def as_table(self) -> dict[str, Value]:
-        """Return the name and the options as one table."""
-        return {"name": self.name, **self.options}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,29 +104,19 @@ class Settings:
         check_fields(self)
         if self.bounds is not None and not all(map(math.isfinite, self.bounds)):
             raise InputError(
-                f"bounds must be finite, got {self.bounds[0]:g},{self.bounds[1]:g}: give both, or none",
+                f"bounds must be finite, got {self.bounds}: give both, or none",
                 code="bounds-not-finite",
                 bounds=self.bounds,
             )
         if self.validate_on == "test" and not self.validation:
-            raise InputError(
-                "validate_on = test needs validation > 0, got 0: give both, or neither", code="validate-on-nothing"
-            )
+            raise InputError("validate_on = test needs validation > 0, got 0: give both", code="validate-on-nothing")
         settings_class(self.method.name)  # raises if there is no such method
 
     def with_values(self, values: Table) -> "Settings":
-        """Return settings with some values changed, given by name.
+        """Return settings with some values changed, given by name. Text such as "8/255" is converted.
 
-        Args:
-            values: By name; `tau` and `lr` stand for method.tau and optimizer.lr. Text such as "8/255" is converted. A
-                section's name alone keeps the options that the new name has too. A table with a name replaces its
-                section; one without a name changes the options that it holds.
-
-        Returns:
-            The changed settings.
-
-        Raises:
-            InputError: If a name is unknown, or a value has the wrong type or range.
+        `tau` and `lr` stand for method.tau and optimizer.lr. A section's name alone keeps the options that the new name
+        has too. A table with a name replaces its section; one without a name changes the options that it holds.
         """
         method = _name_given(values, "method") or self.method.name
         given = {resolve_name(name, method): value for name, value in values.items()}
@@ -162,7 +148,8 @@ class Settings:
     @property
     def method_settings(self) -> Any:
         """The settings of the method as its dataclass, such as PGDSettings, with all values checked."""
-        return build_settings(self.method.name, **self.method_arguments())
+        name = self.method.name
+        return build_fields(settings_class(name), f"method {name!r}", self.method_arguments())
 
     def complete(self) -> "Settings":
         """Return the same settings with every default and absolute paths written out. Other versions run the same."""
@@ -188,13 +175,11 @@ class Settings:
 
     def as_dict(self) -> dict[str, Value | dict[str, Value]]:
         """Return the settings as the config file has them, where "none" stands for a setting without a value."""
-        table: dict[str, Value | dict[str, Value]] = {}
-        for item in fields(self):
-            value = getattr(self, item.name)
-            table[item.name] = value.as_table() if isinstance(value, Choice) else _as_value(value)
+        table: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(self)}
+        table |= {section: {"name": table[section].name, **table[section].options} for section in SECTIONS}
         unset = {name for name, item in _own_fields(self.method.name).items() if item.default is None}
-        missing = sorted(unset - self.method.options.keys())
-        return table | {"method": {**self.method.as_table(), **dict.fromkeys(missing, "none")}}
+        table["method"] |= dict.fromkeys(sorted(unset - table["method"].keys()))
+        return nest_settings(flatten_settings(table))
 
     def deciding(self) -> dict[str, Value]:
         """Return, by dotted name, the complete settings that a resumed run may not change."""
@@ -245,11 +230,12 @@ def read_run_settings(path: Path) -> Settings:
     settings, kept = read_settings(path), from_toml(path)
     missing = next((section for section in SECTIONS if section not in kept), None)
     if missing or not path.read_bytes().endswith(b"\n"):
-        lacks = f"has no [{missing}]" if missing else "ends within a line"
+        found = f"has no [{missing}]" if missing else "ends within a line"
         raise InputError(
-            f"{path} {lacks}, so it was cut short: put the whole file back, from a copy of the run",
+            f"{path} {found}, so it was cut short: put the whole file back, from a copy of the run",
             code="config-cut-short",
             path=path,
+            found=found,
         )
     return settings
 
@@ -262,6 +248,7 @@ def _from_table(table: Table, method: str | None) -> Settings:
         raise InputError(
             f"methods must be tables, such as [methods.pgd], got {special!r}: write one table per method",
             code="methods-not-tables",
+            special=special,
         )
     settings = Settings().with_values(chosen)
     settings = settings.with_values({"method": method or settings.method.name})
@@ -281,18 +268,18 @@ def resolve_name(name: str, method: str) -> str:
         return f"optimizer.{name}"
     if name in method_fields(method):
         return f"method.{name}"
-    owners = [other for other in METHODS if name in method_fields(other)]
-    if owners:
+    if owners := ", ".join(other for other in METHODS if name in method_fields(other)):
         raise InputError(
-            f"method {method!r} has no setting {name!r}, which belongs to {', '.join(owners)}: leave it out",
+            f"method {method!r} has no setting {name!r}, which belongs to {owners}: leave it out",
             code="setting-of-another-method",
             method=method,
-            setting=name,
+            name=name,
+            owners=owners,
         )
     every = {*_types(Settings), *_types(OptimizerOptions), *(key for other in METHODS for key in method_fields(other))}
     near = difflib.get_close_matches(name, every, n=1)
     hint = f"did you mean {near[0]!r}?" if near else "`sihg train --help` lists all settings"
-    raise InputError(f"unknown setting {name!r}: {hint}", code="unknown-setting", setting=name)
+    raise InputError(f"unknown setting {name!r}: {hint}", code="unknown-setting", name=name, hint=hint)
 
 
 def _name_given(values: Table, section: str) -> str | None:
@@ -348,10 +335,11 @@ def _coerce_option(section: str, name: str, key: str, value: object) -> Value | 
         raise InputError(
             f"{key} belongs to the whole run, not to its method, got method.{key} = {value!r}: set {key}",
             code="run-setting",
-            setting=key,
+            key=key,
+            value=value,
         )
     if key not in method_fields(name):
-        raise unknown_option(name, key)
+        raise unknown_option(f"method {name!r}", key, method_fields(name))
     return coerce(_types(settings_class(name))[key], value, key)  # type: ignore[arg-type, no-any-return]
 
 
@@ -376,12 +364,9 @@ def _types(kind: type[Any]) -> dict[str, Any]:
         hints = get_type_hints(kind)
     except NameError as error:
         raise InputError(
-            f"the fields of {kind.__name__} have a type that cannot be resolved ({error}): use int, float, str or bool",
+            f"the fields of {kind} have a type that cannot be resolved ({error}): use int, float, str or bool",
             code="field-type",
+            kind=kind,
+            error=error,
         ) from error
     return {item.name: hints[item.name] for item in fields(kind)}
-
-
-def _as_value(value: Any) -> Value:
-    """Return a setting as TOML has it: lists for tuples, "none" for None."""
-    return "none" if value is None else list(value) if isinstance(value, tuple) else value

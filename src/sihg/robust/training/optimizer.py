@@ -12,6 +12,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from sihg.core.hybrid import HybridGradient
 from sihg.errors import InputError, NotFiniteError, UnknownNameError
 from sihg.parse import Value
+from sihg.robust.methods.settings import unknown_option
 from sihg.robust.training.schedules import Schedule
 
 
@@ -81,19 +82,9 @@ class TrainingOptimizer:
 
 
 def build_optimizer(model: nn.Module, name: str, options: Mapping[str, Value], theta: float) -> HybridGradient:
-    """Build any torch optimiser by its class name in any case, wrapped in a hybrid gradient.
+    """Build any torch optimiser by its class name in any case, wrapped in a hybrid gradient with this theta.
 
-    Args:
-        model: The model whose parameters it updates.
-        name: Such as "sgd" or "AdamW".
-        options: Its options, such as lr; theta is ignored here.
-        theta: The extrapolation of the hybrid gradient.
-
-    Returns:
-        The optimiser.
-
-    Raises:
-        InputError: If the optimiser or an option is unknown, or the optimiser rejects a value.
+    An unknown optimiser or option, or a value that the optimiser rejects, raises InputError.
     """
     name = name.lower()
     kind, allowed = _find_optimizer(name), _defaults(name)
@@ -101,12 +92,7 @@ def build_optimizer(model: nn.Module, name: str, options: Mapping[str, Value], t
         key: tuple(v) if isinstance(v, list) else v for key, v in options.items() if key != "theta"
     }
     for key in given.keys() - allowed.keys():
-        raise InputError(
-            f"optimizer {name!r} has no option {key!r}: it has {', '.join(allowed)}",
-            code="optimizer-option",
-            optimizer=name,
-            option=key,
-        )
+        raise unknown_option(f"optimizer {name!r}", key, allowed)
     for key, value in given.items():
         _check_option(key, value, allowed[key])
     try:
@@ -119,8 +105,9 @@ def build_optimizer(model: nn.Module, name: str, options: Mapping[str, Value], t
         raise InputError(
             f"optimizer {name!r} rejects its options {given} ({why}): change them, or use another optimiser",
             code="optimizer-rejects",
-            optimizer=name,
-            reason=why,
+            name=name,
+            given=given,
+            why=why,
         ) from error
     return optimizer
 
@@ -162,8 +149,10 @@ def _check_option(key: str, value: object, default: object) -> None:
         raise InputError(
             f"optimizer.{key} must be {wrong}, got {value!r}: leave it out for {default}",
             code="optimizer-option-value",
-            option=key,
+            key=key,
+            wrong=wrong,
             value=value,
+            default=default,
         )
 
 

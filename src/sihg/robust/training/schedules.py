@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from sihg.errors import InputError, UnknownNameError
-from sihg.robust.methods.settings import check_fields, setting
+from sihg.robust.methods.settings import build_fields, check_fields, setting
 
 Schedule = Callable[[float], float]
 RATE: Any = {"about": "highest learning rate", "least": 0}
@@ -159,69 +159,49 @@ SCHEDULES: dict[str, type[Constant | Triangular | Cyclic | Piecewise | Cosine]] 
     "piecewise": Piecewise,
     "cosine": Cosine,
 }
-RUN_FIELDS = ("lr", "epochs")  # of a schedule, whose values are the run's
 
 
 def schedule_options(name: str) -> "dict[str, Field[Any]]":
     """Return the options of a schedule by name: its fields but lr and epochs, which are the run's."""
-    if name not in SCHEDULES:
-        raise UnknownNameError("schedule", name, list(SCHEDULES))
-    return {item.name: item for item in fields(SCHEDULES[name]) if item.name not in RUN_FIELDS}
+    return {item.name: item for item in fields(_find(name)) if item.name not in ("lr", "epochs")}
 
 
 def build_schedule(name: str, lr: float, epochs: float, *, over: float | None = None, **options: Any) -> Schedule:
-    """Build the schedule of a run.
+    """Build the schedule of a run of `epochs`; `options` are the other fields of the schedule, such as peak.
 
-    Args:
-        name: One of `SCHEDULES`.
-        lr: The highest learning rate; with `cyclic`, it must be the highest one of the points.
-        epochs: The length of the run.
-        over: The length that the options are written for (default: `epochs`); a run of another length stretches them.
-        **options: The other fields of the schedule, such as peak or milestones.
+    They are written for a run of `over` epochs (default: `epochs`) and stretched for one of another length. With
+    `cyclic`, lr must be the highest learning rate of the points.
 
-    Returns:
-        A function from time in epochs to the learning rate.
-
-    Raises:
-        InputError: If the name or an option is unknown, missing or outside its range.
-
-    Example:
-        >>> schedule = build_schedule("triangular", 0.2, 10, peak=4)
-        >>> schedule(2), schedule(4)
-        (0.1, 0.2)
+    >>> schedule = build_schedule("triangular", 0.2, 10, peak=4)
+    >>> schedule(2), schedule(4)
+    (0.1, 0.2)
     """
-    known = schedule_options(name)
     if over is not None:
         return Stretched(build_schedule(name, lr, over, **options), over, epochs)
-    for option in options:
-        if option not in known:
-            choices = f"choose from {', '.join(known)}" if known else "leave it out"
-            raise InputError(
-                f"the {name} schedule has no option {option!r}: {choices}", code="schedule-option", option=option
-            )
-    for option, item in known.items():
-        if item.default is MISSING and option not in options:
-            raise InputError(
-                f"the {name} schedule needs the option {option!r}: set schedule.{option}",
-                code="schedule-option-missing",
-                option=option,
-            )
-    kind = SCHEDULES[name]
-    run: dict[str, Any] = {"lr": lr, "epochs": epochs}
-    schedule = kind(**{item.name: run[item.name] for item in fields(kind) if item.name in run}, **options)
+    schedule: Schedule = build_fields(_find(name), f"schedule {name!r}", options, lr=lr, epochs=epochs)
     if isinstance(schedule, Cyclic) and lr != (highest := max(rate for _, rate in schedule.points)):
         raise InputError(
-            f"lr = {lr} is not the highest learning rate of the points, {highest}: make them agree",
+            f"lr must be the highest learning rate of the points, {highest}, got {lr}: make them agree",
             code="lr-not-highest",
-            lr=lr,
             highest=highest,
+            lr=lr,
         )
     return schedule
+
+
+def _find(name: str) -> type[Any]:
+    if name not in SCHEDULES:
+        raise UnknownNameError("schedule", name, list(SCHEDULES))
+    return SCHEDULES[name]
 
 
 def _check_rising(what: str, epochs: Sequence[float]) -> None:
     for a, b in pairwise(epochs):
         if b <= a:
             raise InputError(
-                f"the epochs of {what} must rise, got {a} before {b}: sort them, each once", code="epochs-not-rising"
+                f"the epochs of {what} must rise, got {a} before {b}: sort them, each once",
+                code="epochs-not-rising",
+                what=what,
+                a=a,
+                b=b,
             )
