@@ -71,3 +71,12 @@ def test_float32_stops_at_its_own_precision() -> None:
 def test_out_of_steps_is_said() -> None:
     H, v, centre = quadratic(0.7 / TAU)
     assert not implicit_step(lambda d: v - H @ d, Zero().prox, centre, TAU, 0.7 / TAU, limit=3).converged
+
+
+@pytest.mark.parametrize("limit", [1, 2, 4])
+def test_the_bound_of_picard_is_met_in_the_worst_case(limit: int) -> None:
+    """With grad phi(d) = (q / tau) d each step is q times the one before, and the bound is the distance."""
+    q, centre = 0.6, torch.tensor([2.0], dtype=torch.float64)
+    found, _ = picard(lambda d: q / TAU * d, Zero().prox, centre, TAU, q / TAU, tolerance=0, limit=limit)
+    exact = 2.0 / (1 - q)
+    assert found.error == pytest.approx(exact - found.point.item(), rel=1e-12)

@@ -65,3 +65,15 @@ def test_explicit_bound_by_hand() -> None:
     assert measure.explicit_bound(problem, *solution, sigma, tau) == pytest.approx(2 * D * factor)
     assert measure.explicit_bound(problem, *solution, 5.0, 5.0) == inf
     assert measure.explicit_bound(nonlinear(2).problem(), nonlinear(2).w0, nonlinear(2).delta0, 0.1, 0.1) == inf
+
+
+def test_explicit_bound_weighs_delta_by_the_number_of_blocks() -> None:
+    """sigma = tau = 0.1, L11 = 0, L12 = 1: kappa = 0.1 sqrt(n), and 3 (1/sigma) / (1 - 3 kappa) is larger."""
+    constants = {"L11": 0.0, "L12": 1.0, "rho": 0.0}
+    starts = torch.zeros(1), torch.zeros(2, 1)
+    problem = Problem(lambda w, d, _: (d * w).sum(1), *starts, constants=constants)
+    w_star, delta_star = torch.tensor([2.0]), torch.tensor([[1.0], [2.0]])  # 4 / (2 sigma) = 20, 5 / (2 tau) = 25
+    bound = measure.explicit_bound(problem, w_star, delta_star, 0.1, 0.1)
+    assert bound == pytest.approx(2 * 30 / (1 - 0.3 * 2**0.5) * (20 + 2 * 25), rel=1e-6)
+    one_block = measure.explicit_bound(problem, w_star, delta_star, 0.1, 0.1, one_block=True)
+    assert one_block == pytest.approx(2 * 30 / 0.7 * (20 + 25), rel=1e-6)

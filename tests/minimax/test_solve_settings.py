@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from sihg.core.prox import Box
+from sihg.core.prox import Box, SquaredL2
 from sihg.errors import EstimateWarning, StepSizeWarning
-from sihg.minimax import Problem, solve, zoo
+from sihg.minimax import METHODS, Constants, Problem, measure, solve, zoo
 from sihg.minimax import step_sizes as steps
 from tests.minimax.problems import nonlinear
 from tests.refused import refused
@@ -145,3 +145,15 @@ def test_many_blocks_are_set_up_quickly() -> None:
 
     solve(Problem(coupling, torch.ones(2), torch.ones(3000, 2)), "ssi-hg", iterations=1, record_every=None)
     assert calls < 400
+
+
+@pytest.mark.parametrize(("bilinear", "factor"), [(False, 2.0), (True, 1.05)])
+def test_estimated_constants_are_used_with_a_safety_factor(bilinear: bool, factor: float) -> None:
+    A = torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    problem = Problem.bilinear(A, f=SquaredL2(1.0)) if bilinear else nonlinear(3).problem()
+    seen = measure.estimate_constants(problem)
+    scaled = {name: factor * (getattr(seen, name) or 0.0) for name in ("L11", "L12", "L22", "L12_block")}
+    wanted = METHODS["ssi-hg"].choose(problem, Constants(**scaled))  # type: ignore[arg-type]
+    chosen = solve(problem, "ssi-hg", iterations=0).steps
+    assert (chosen.sigma, chosen.tau) == (wanted.sigma, wanted.tau)
+    assert f"times {factor:g}" in chosen.source

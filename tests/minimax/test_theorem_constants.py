@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from sihg.minimax import Constants
 from sihg.minimax import step_sizes as steps
 
 CLOSE = 1e-9  # relative: a threshold is met from below and missed from above
@@ -101,3 +102,11 @@ def test_condition_of_spdhg() -> None:
     assert steps.bilinear(0.5, 0.5, L12=1, n=4 - 1)
     assert not steps.bilinear(0.5, 0.5, L12=1, n=4)
     assert not steps.bilinear(0.5, 0.5, 0.9, L12=1, n=1)
+
+
+def test_known_mu_with_theta_1_is_judged_by_the_other_conditions() -> None:
+    constants = Constants(L11=0.0, L12=1.0, L22=0.0, mu=0.1)
+    at_09 = steps.StepSizes(0.9, 0.9)  # kappa = 0.9: inside SPDHG's condition, outside Theorem 2
+    assert steps.hybrid_condition(at_09, constants, 1, is_bilinear=True)
+    assert not steps.hybrid_condition(steps.StepSizes(0.9, 0.9, 0.95), constants, 1, is_bilinear=True)
+    assert "Corollary 3" in steps.hybrid_condition(at_09, constants, 1, is_bilinear=False).text
