@@ -175,16 +175,17 @@ class TrainingState:
                 f"{path} is of a run with {describe_differences(differences)}: give the same settings, or start a new "
                 "run",
                 code="resume-other-settings",
-                names=tuple(difference.name for difference in differences),
+                differences={d.name: (d.theirs, d.ours) for d in differences},
             )
         here, there = self._data, state.data
-        names = [name for name in here.__struct_fields__ if getattr(there, name) not in (getattr(here, name), 0, "")]
-        if names:
-            shown = ", ".join(f"{name} = {getattr(there, name)} (here {getattr(here, name)})" for name in names)
+        pairs = {name: (getattr(there, name), getattr(here, name)) for name in here.__struct_fields__}
+        wrong = {name: pair for name, pair in pairs.items() if pair[0] not in (pair[1], 0, "")}
+        if wrong:
+            shown = ", ".join(f"{name} = {theirs} (here {ours})" for name, (theirs, ours) in wrong.items())
             raise InputError(
                 f"{path} is of a run on other data, with {shown}: give the same data",
                 code="resume-other-data",
-                names=tuple(names),
+                differences=wrong,
             )
 
     @cached_property
