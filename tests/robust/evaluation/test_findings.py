@@ -306,3 +306,13 @@ def test_the_wilson_interval_of_a_row_is_the_records(tmp_path: Path) -> None:
 def test_checks_of_the_model_alone_without_attacks() -> None:
     names = [check.name for check in inspect_model(healthy(), digits(), Ball(EPS), 0, attacked=False)]
     assert names == ["precision", "logits", "repeatable"]
+
+
+def test_a_radius_of_a_curve_is_after_all_stages_of_its_attack() -> None:
+    curve = sihg.robust_curve(Threshold(), on_a_line(), radii=[0, 0.15, 0.25], attacks="standard")
+    assert curve.accuracy("standard") == (6 / 7, 5 / 7, 3 / 7)
+
+
+def test_without_attack_the_radius_does_not_matter() -> None:
+    found = sihg.evaluate(Threshold(), on_a_line(), eps=5, norm="l2", attacks="natural")
+    assert found.accuracy == 6 / 7
