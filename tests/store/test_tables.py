@@ -146,7 +146,7 @@ def test_columns_are_fixed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", ["a\nb", "a\rb", [1], 1j])
 def test_a_cell_is_one_value(tmp_path: Path, value: Any) -> None:
     table = Table(tmp_path / "t.csv", ["a"])
-    with refused("table-cell", column="a"):
+    with refused("cell-type", column="a"):
         table.append({"a": value})
     assert table.path.read_text() == "a\n"
 

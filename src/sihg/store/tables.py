@@ -256,7 +256,7 @@ def _cell(value: object, name: str) -> str:
         return float.__repr__(value)
     if isinstance(value, int) or (isinstance(value, str) and not {"\n", "\r"} & set(value)):
         return str(value)
-    raise InputError(f"column {name} got {value!r}: give a number or a line of text", code="table-cell", column=name)
+    raise InputError(f"column {name} got {value!r}: give a number or a line of text", code="cell-type", column=name)
 
 
 def _json(value: object, name: str) -> Json:
