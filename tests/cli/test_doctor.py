@@ -1,4 +1,4 @@
-"""`sihg doctor` and the frame of the command line."""
+"""`sihg doctor` and the machine that it describes."""
 
 import json
 import sys
@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from sihg.cli import doctor
 from sihg.cli.main import main
+from sihg.experiments import machine
 
 
 def test_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(doctor, "probe", lambda code: "work" if "bfloat16" in code else "killed by SIGILL")
+    monkeypatch.setattr(machine, "probe", lambda code: "work" if "bfloat16" in code else "killed by SIGILL")
     assert main(["doctor", "--json", "--data-dir", str(tmp_path / "none")]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["versions and hardware"]["torch"] == torch.__version__
@@ -23,8 +23,8 @@ def test_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert "half           killed by SIGILL" in capsys.readouterr().out
 
 
-def test_probes_live_in_their_own_process() -> None:
-    assert doctor.probe("pass") == "work"
-    assert doctor.probe("raise ValueError('no')") == "fail (ValueError: no)"
+def test_probes_run_in_their_own_process() -> None:
+    assert machine.probe("pass") == "work"
+    assert machine.probe("raise ValueError('no')") == "fail (ValueError: no)"
     if sys.platform != "win32":
-        assert doctor.probe("import os, signal; os.kill(os.getpid(), signal.SIGILL)") == "killed by SIGILL"
+        assert machine.probe("import os, signal; os.kill(os.getpid(), signal.SIGILL)") == "killed by SIGILL"

@@ -1,23 +1,28 @@
-"""`sihg data`: which data sets there are, where their files lie, and whether they are whole."""
+"""`sihg data`: list the data sets, download them, and check their files."""
 
 import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sihg.cli.progress import SECONDS_BETWEEN_LINES
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+    from sihg.robust.data.overview import DataSetStatus
 
 EPILOG = """examples:
   sihg data list
   sihg data get mnist
   sihg data check cifar10 --data-dir /data
 
-Files are looked for in --data-dir, else in $SIHG_DATA, else in sihg/data in your cache folder. Your own data:
-folder:PATH (one sub-folder a class) and npz:PATH (x, y and perhaps x_test, y_test) go wherever a name goes.
+Files are looked for in --data-dir, else in $SIHG_DATA, else in sihg/data in your cache folder. For data of your own,
+give folder:PATH (one sub-folder per class) or npz:PATH (arrays x, y and optionally x_test, y_test) instead of a name.
 """
 
 
@@ -26,14 +31,14 @@ def add_parser(commands: Any, summary: str) -> None:
     parser = commands.add_parser(
         "data",
         help=summary,
-        description="List the data sets, download their published files, check the files that are there.",
+        description="List the data sets, download their published files, and check the files on this machine.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--data-dir", type=Path, metavar="DIR", help="the folder of the data files")
-    listing = actions.add_parser("list", parents=[common], help="list the data sets and what is there of them")
+    listing = actions.add_parser("list", parents=[common], help="list the data sets and their state on this machine")
     listing.add_argument("--json", action="store_true", help="print JSON instead of a table")
     listing.set_defaults(run=run_list)
     getting = actions.add_parser("get", parents=[common], help="download a data set")
@@ -45,26 +50,28 @@ def add_parser(commands: Any, summary: str) -> None:
 
 
 def run_list(args: argparse.Namespace) -> int:
-    """Print what there is."""
+    """Print the data sets."""
+    import msgspec
+
     from sihg.robust.data.overview import overview
 
     rows = overview(args.data_dir)
-    print(json.dumps(rows, indent=1) if args.json else _table(rows))
+    print(json.dumps(msgspec.to_builtins(rows), indent=1) if args.json else _table(rows))
     return 0
 
 
-def _table(rows: list[dict[str, Any]]) -> str:
+def _table(rows: "Sequence[DataSetStatus]") -> str:
     lines = [f"{'name':14} {'shape':12} {'classes':>7} {'train':>7} {'test':>7}  {'state':9} path"]
     for row in rows:
-        shape = "x".join(map(str, row["shape"]))
-        missing = f" (without {', '.join(row['missing'])})" if row["state"] == "partial" else ""
-        numbers = f"{row['classes']:7} {row['train']:7} {row['test']:7}"
-        lines.append(f"{row['name']:14} {shape:12} {numbers}  {row['state']:9} {row['path']}{missing}")
+        shape = "x".join(map(str, row.shape))
+        missing = f" (without {', '.join(row.missing)})" if row.state == "partial" else ""
+        numbers = f"{row.classes:7} {row.train:7} {row.test:7}"
+        lines.append(f"{row.name:14} {shape:12} {numbers}  {row.state:9} {row.path}{missing}")
     return "\n".join(lines)
 
 
 def run_get(args: argparse.Namespace) -> int:
-    """Download what is missing."""
+    """Download the missing files and print their paths."""
     from sihg.robust.data import SOURCES
     from sihg.robust.data.download import fetch
 
@@ -83,7 +90,7 @@ def run_get(args: argparse.Namespace) -> int:
 
 
 def run_check(args: argparse.Namespace) -> int:
-    """Judge every file; 2 if one is damaged or a part that is needed is missing."""
+    """Check every file; return 2 if a file is damaged or a needed part is missing."""
     from sihg.robust.data.overview import check_data_set
 
     verdicts, missing, usable = check_data_set(args.name, args.data_dir)
@@ -96,7 +103,7 @@ def run_check(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar a file on a terminal, a plain line now and then elsewhere."""
+    """Yield a function that shows progress: a bar per file on a terminal, otherwise a plain line now and then."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -104,7 +111,7 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
     if console.is_terminal:
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
         with Progress(*columns, console=console, transient=True) as rich:
-            tasks: dict[str, Any] = {}
+            tasks: dict[str, TaskID] = {}
 
             def draw(name: str, done: int, total: int) -> None:
                 if name not in tasks:
@@ -113,12 +120,12 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
 
             yield draw
         return
-    due = time.monotonic() + SECONDS_BETWEEN_LINES
+    next_line = time.monotonic() + SECONDS_BETWEEN_LINES
 
-    def tell(name: str, done: int, total: int) -> None:
-        nonlocal due
-        if done == total or time.monotonic() >= due:
-            due = time.monotonic() + SECONDS_BETWEEN_LINES
+    def print_line(name: str, done: int, total: int) -> None:
+        nonlocal next_line
+        if done == total or time.monotonic() >= next_line:
+            next_line = time.monotonic() + SECONDS_BETWEEN_LINES
             print(f"{name}: {done / 1e6:.1f} of {total / 1e6:.1f} MB", file=sys.stderr, flush=True)
 
-    yield tell
+    yield print_line

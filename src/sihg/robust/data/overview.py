@@ -1,8 +1,10 @@
-"""What there is of the named data sets on this machine."""
+"""Tell which data sets are on this machine, and check their files."""
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Literal
+
+import msgspec
 
 from sihg.errors import UnknownNameError
 from sihg.robust.data import SOURCES, digits
@@ -10,15 +12,42 @@ from sihg.robust.data.file_checks import Verdict, examine, md5
 from sihg.robust.data.locations import Source, data_folder, locate, usable
 
 
-def overview(data_dir: str | Path | None = None) -> list[dict[str, Any]]:
-    """Name, shape, classes, numbers, state and path of every named set, without reading its files.
+class DataSetStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A named data set, and what this machine has of it."""
 
-    The state is bundled, present, absent, partial (parts are missing) or damaged (a file has an impossible size).
+    name: str
+    about: str
+    shape: tuple[int, ...]
+    classes: int
+    train: int  # samples
+    test: int
+    state: Literal["bundled", "present", "absent", "partial", "damaged"]  # damaged: a file of an impossible size
+    missing: tuple[str, ...]
+    path: str
+
+
+def overview(data_dir: str | Path | None = None) -> list[DataSetStatus]:
+    """List the named data sets and what is on this machine of each, without reading the files.
+
+    Args:
+        data_dir: The folder of the data files (default: $SIHG_DATA, else the cache folder).
+
+    Returns:
+        The status of each data set.
     """
     train, test = digits.load()
-    first = _row("digits", "handwritten digits", train.shape, len(train.classes), (len(train), len(test)))
-    rows = [{**first, "state": "bundled", "missing": [], "path": "with the package"}]
-    return rows + [_found(source, data_folder(data_dir)) for source in SOURCES.values()]
+    bundled = DataSetStatus(
+        name="digits",
+        about="handwritten digits",
+        shape=train.shape,
+        classes=len(train.classes),
+        train=len(train),
+        test=len(test),
+        state="bundled",
+        missing=(),
+        path="with the package",
+    )
+    return [bundled, *(_status(source, data_folder(data_dir)) for source in SOURCES.values())]
 
 
 def check_data_set(name: str, data_dir: str | Path | None = None) -> tuple[list[Verdict], list[str], bool]:
@@ -38,20 +67,23 @@ def check_data_set(name: str, data_dir: str | Path | None = None) -> tuple[list[
     return verdicts, [part.name for part in missing], good
 
 
-def _row(name: str, about: str, shape: tuple[int, ...], classes: int, n: tuple[int, int]) -> dict[str, Any]:
-    return {"name": name, "about": about, "shape": list(shape), "classes": classes, "train": n[0], "test": n[1]}
-
-
-def _found(source: Source, folder: Path) -> dict[str, Any]:
+def _status(source: Source, folder: Path) -> DataSetStatus:
     found, missing = locate(source, folder)
     sizes = [(path.stat().st_size, place.size) for path, pieces in found.items() for _, place in pieces]
-    if any(size == 0 or (right and size != right) for size, right in sizes):
+    state: Literal["present", "absent", "partial", "damaged"] = "present"
+    if any(size == 0 or (expected and size != expected) for size, expected in sizes):
         state = "damaged"
     elif missing:
         state = "partial" if found else "absent"
-    else:
-        state = "present"
-    path = next(iter(found)).parent if found else folder / source.published[0].path
-    row = _row(source.name, source.about, source.shape, len(source.classes), source.n)
-    where = str(path if found else path.parent)
-    return {**row, "state": state, "missing": [part.name for part in missing], "path": where}
+    where = next(iter(found)) if found else folder / source.published[0].path
+    return DataSetStatus(
+        name=source.name,
+        about=source.about,
+        shape=source.shape,
+        classes=len(source.classes),
+        train=source.n[0],
+        test=source.n[1],
+        state=state,
+        missing=tuple(part.name for part in missing),
+        path=str(where.parent),
+    )
