@@ -35,8 +35,8 @@ def test_wrong_folders_are_refused_before_anything_is_written(
     (tmp_path / "file").write_text("")
     wrong = {
         "empty": "has no results (summary.json of a solve, config.toml of a run, or evaluation/*.json)",
-        "file": "is a file, not a folder",
-        "nowhere": "does not exist",
+        "file": "is not a folder (it is a file)",
+        "nowhere": "is not a folder (it does not exist)",
     }
     for name, complaint in wrong.items():
         assert main(["report", str(run), str(tmp_path / name)]) == 2

@@ -126,7 +126,7 @@ def test_folders_that_cannot_be_watched_are_refused(tmp_path: Path, capsys: pyte
     assert main(["report", str(run), "--watch", "0"]) == 2
     assert "--watch must be finite and >= 1, got 0" in capsys.readouterr().err
     assert main(["report", str(tmp_path / "gone"), "--watch"]) == 2
-    assert "gone does not exist" in capsys.readouterr().err
+    assert "gone is not a folder (it does not exist)" in capsys.readouterr().err
     (tmp_path / "summary.json").write_text("{}")
     assert main(["report", str(tmp_path), "--watch"]) == 2
     assert "leave out --watch" in capsys.readouterr().err

@@ -29,7 +29,7 @@ def report(folders: str | Path | Sequence[str | Path]) -> list[Path]:
     Example:
         >>> report("nowhere")
         Traceback (most recent call last):
-        sihg.errors.InputError: nowhere does not exist: give the folder of a training run, a solve or evaluations
+        sihg.errors.InputError: nowhere is not a folder (it does not exist): ...
     """
     from sihg.report.read.runs import result_kind
 

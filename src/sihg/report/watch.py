@@ -20,9 +20,10 @@ def check_watch(folders: Sequence[Path], seconds: float) -> None:
             f"--watch must be finite and >= 1, got {seconds:g}: give seconds", code="watch-seconds", seconds=seconds
         )
     for folder in folders:
-        if not folder.is_dir() or (folder / "summary.json").is_file():
-            kind = result_kind(folder)
-            raise InputError(f"{folder} is of a {kind}, which is finished: leave out --watch", code="watch-solve")
+        if (folder / "summary.json").is_file():
+            raise InputError(f"{folder} is of a solve, which is finished: leave out --watch", code="watch-solve")
+        if not folder.is_dir():
+            result_kind(folder)  # raises
 
 
 def follow(

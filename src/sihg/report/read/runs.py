@@ -132,9 +132,9 @@ def result_kind(folder: Path) -> str:
     if any(folder.glob("evaluation/*.json")):
         return "evaluations"
     if not folder.is_dir():
-        what = "is a file, not a folder" if folder.exists() else "does not exist"
+        reason = "it is a file" if folder.exists() else "it does not exist"
         raise InputError(
-            f"{folder} {what}: give the folder of a training run, a solve or evaluations",
+            f"{folder} is not a folder ({reason}): give the folder of a training run, a solve or evaluations",
             code="not-a-folder",
             folder=folder,
         )

@@ -91,7 +91,7 @@ def read_solved(folder: Path) -> Solved:
     source = folder / "summary.json"
     summary = read_record(source, SolveSummary, REMEDY)
     if not summary.methods:
-        raise InputError(f"{source} lists no methods: {REMEDY}", code="solve-without-methods", path=source)
+        raise _damaged(source, "it lists no methods")
     in_plane = (folder / "field.json").exists() and summary.dimension_w == summary.dimension_delta == 1
     return Solved(
         summary,
@@ -102,11 +102,7 @@ def read_solved(folder: Path) -> Solved:
 
 def _method(folder: Path, row: SolveRow, in_plane: bool) -> MethodRun:
     if Path(row.method).name != row.method:
-        raise InputError(
-            f"{folder / 'summary.json'}: method {row.method!r} cannot be the name of a folder: {REMEDY}",
-            code="solve-method-name",
-            method=row.method,
-        )
+        raise _damaged(folder / "summary.json", f"method {row.method!r} cannot be the name of a folder")
     numbers = ("saddle_norm_squared", "distance", "sigma", "tau", "theta", "bound")
     bad = {name: None for name in numbers if not isfinite(getattr(row, name) or 0.0)}
     home = folder / row.method
@@ -120,10 +116,10 @@ def _curve(source: Path) -> Curve:
         return Curve(*3 * (np.empty(0),))
     names = ("iteration", "w_gradients", "delta_gradients", "saddle_norm_squared")
     if missing := [name for name in names if name not in columns]:
-        raise _damaged(source, f"has no column {missing[0]}")
+        raise _damaged(source, f"it has no column {missing[0]}")
     iteration, of_w, of_delta, value = (np.array(columns[name], dtype=np.float64) for name in names)  # null: NaN
     if len({len(iteration), len(of_w), len(of_delta), len(value)}) > 1 or np.any(np.diff(iteration) <= 0):
-        raise _damaged(source, "has columns of different lengths, or iterations that do not increase")
+        raise _damaged(source, "its columns differ in length, or its iterations do not increase")
     return Curve(iteration, of_w + of_delta, np.where(np.isfinite(value), value, inf))
 
 
@@ -133,7 +129,7 @@ def _path(source: Path) -> Floats:
         with source.open(encoding="utf-8", newline="") as file:
             return np.array([[float(row["w"]), float(row["delta"])] for row in csv.DictReader(file)]).reshape(-1, 2)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _damaged(source, f"is not a trajectory ({getattr(error, 'strerror', None) or error})") from error
+        raise _damaged(source, f"as a trajectory: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _field(source: Path) -> Field:
@@ -141,14 +137,18 @@ def _field(source: Path) -> Field:
     w, delta = np.array(record.w), np.array(record.delta)
     widths = {len(row) for row in (*record.dw, *record.ddelta)}
     if len(delta) < 2 or len(w) < 2 or widths != {len(w)} or not len(record.dw) == len(record.ddelta) == len(delta):
-        raise _damaged(source, "needs a row of dw and ddelta for each delta and a column for each w, at least 2")
+        raise _damaged(source, "dw and ddelta need a row for each delta and a column for each w, at least 2")
     if np.any(np.diff(w) <= 0) or np.any(np.diff(delta) <= 0):
-        raise _damaged(source, "has a grid w or delta that does not increase")
+        raise _damaged(source, "the grid w or delta does not increase")
     if not np.isfinite([*(record.solution or ()), *(record.box or ())]).all():
-        raise _damaged(source, "has a solution or a box that is not finite")
+        raise _damaged(source, "its solution or its box is not finite")
     dw, ddelta = (np.array(rows, dtype=np.float64) for rows in (record.dw, record.ddelta))
     return Field(w, delta, dw, ddelta, record.solution, record.box)
 
 
-def _damaged(source: Path, what: str) -> InputError:
-    return InputError(f"{source} {what}: {REMEDY}", code="solve-damaged", path=source)
+def _damaged(source: Path, reason: str) -> InputError:
+    return InputError(
+        f"{source} is damaged ({reason}): run `sihg solve ... --out DIR` again and report on its DIR",
+        code="solve-damaged",
+        path=source,
+    )
