@@ -63,7 +63,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _watch(folders: list[Path], seconds: float) -> int:
-    """Draw again and again."""
     from sihg.interrupt import interrupted_at_once
     from sihg.report.watch import check_watch, follow
 

@@ -61,11 +61,10 @@ def _drawings(folder: Path, records: Mapping[Path, AnyRecord]) -> Iterator[Drawi
 
 
 def _facts(records: Mapping[Path, AnyRecord]) -> list[str]:
-    facts = [count(len(records), "record", "records")]
-    for form, values in {
+    shared = {
         "model {}": {record.checkpoint for record in records.values()},
         "data {}": {f"{record.data} {record.split}".strip() for record in records.values()},
         "{} ball": {record.norm for record in records.values()},
-    }.items():
-        facts += [form.format(*values)] if len(values) == 1 else []
-    return facts
+    }
+    facts = [form.format(*values) for form, values in shared.items() if len(values) == 1]
+    return [count(len(records), "record", "records"), *facts]

@@ -7,7 +7,7 @@ import pytest
 from sihg.report.read.runs import read_run
 from sihg.report.training_report import report_training
 from tests.refused import refused
-from tests.report.folders import attack_row, numbers, read_csv, read_page, write_evaluation, write_run
+from tests.report.folders import attack_row, numbers, read_csv, read_page, write_curve, write_evaluation, write_run
 
 
 def test_evaluations_of_the_own_ball_are_in_the_headline(tmp_path: Path) -> None:
@@ -126,3 +126,16 @@ def test_an_incomplete_record_is_refused(tmp_path: Path, content: str) -> None:
     (run / "evaluation" / "incomplete.json").write_text(content)
     with refused("record-invalid"):
         report_training(run)
+
+
+def test_remarks_on_attacks_are_warnings_but_those_on_proofs_are_not(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a")
+    write_evaluation(
+        run,
+        attacks=[
+            attack_row("pgd-20", 0.5, remark="the loss is flat"),
+            attack_row("certified", 0.25, remark="interval bounds", proof=True),
+        ],
+    )
+    write_curve(run, "fgsm")
+    assert [remark.text for remark in read_run(run).remarks] == ["pgd-20: the loss is flat"]

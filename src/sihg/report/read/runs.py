@@ -29,6 +29,7 @@ from sihg.store.schema import (
     Environment,
     MetricsRow,
     Settings,
+    differing_settings,
     read_grid_config,
     read_record,
     read_run_config,
@@ -211,11 +212,10 @@ def group_trials(runs: Sequence[TrainingRun]) -> list[Entry]:
 
 def compare_settings(runs: Sequence[TrainingRun]) -> tuple[Settings, dict[str, list[object]]]:
     """Return the settings that all runs share, and the values per run of the others (None: not set)."""
-    values: dict[str, list[object]] = {
-        name: [run.settings.get(name) for run in runs] for run in runs for name in run.settings
-    }
-    common = {name: runs[0].settings[name] for name, row in values.items() if all(value == row[0] for value in row)}
-    return common, {name: row for name, row in values.items() if name not in common}
+    first, names = runs[0].settings, {name: None for run in runs for name in run.settings}
+    differing = {found.name for run in runs for found in differing_settings(first, run.settings)}
+    common = {name: value for name, value in first.items() if name not in differing}
+    return common, {name: [run.settings.get(name) for run in runs] for name in names if name in differing}
 
 
 def setting_text(value: object) -> str:
@@ -252,9 +252,7 @@ def _without_nan(row: MetricsRow) -> MetricsRow:
 
 def _read_warnings(source: Path) -> tuple[str, ...]:
     entries = read_json_lines(source) if source.exists() else []
-    return tuple(
-        str(entry.get("text", "")) for entry in entries if isinstance(entry, dict) and entry.get("event") == "warning"
-    )
+    return tuple(str(entry.get("text", "")) for entry in entries if entry.get("event") == "warning")
 
 
 def _invalid_cell(source: Path, error: Exception) -> InputError:
