@@ -220,7 +220,7 @@ def test_mistakes_get_one_line_and_exit_code_2(
         ["fly"],
     ],
 )
-def test_what_the_parser_refuses(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_values_that_the_parser_refuses(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 2
     assert "sihg: error: " in capsys.readouterr().err
 
@@ -259,7 +259,7 @@ def test_help_is_quick_and_complete() -> None:
     assert " matplotlib" not in done.stderr
 
 
-def test_diverging_method_is_told_not_thrown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_divergence_is_reported_not_raised(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         run("solve", "weak-mvi", "--method", "gda", "--sigma", "30", "--tau", "30", "--iterations", "1000", "--json")
         == 0

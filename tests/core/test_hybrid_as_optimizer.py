@@ -170,7 +170,7 @@ def test_grad_scaler_unscales_first_and_skips_overflows(fused: bool) -> None:
     assert same(plain, scaled)
 
 
-def test_everything_else_is_asked_of_the_inner_optimiser() -> None:
+def test_other_attributes_are_those_of_the_inner_optimiser() -> None:
     net = network()
     inner = torch.optim.SGD(net.parameters(), lr=0.1)
     optimizer = HybridGradient(inner, 0.5)
@@ -185,7 +185,7 @@ def test_everything_else_is_asked_of_the_inner_optimiser() -> None:
         _ = HybridGradient.__new__(HybridGradient).param_groups
 
 
-def test_an_optimiser_that_overrides_methods_is_obeyed() -> None:
+def test_overridden_methods_of_the_inner_optimiser_are_called() -> None:
     class Own(torch.optim.SGD):
         def zero_grad(self, set_to_none: bool = True) -> None:
             super().zero_grad(set_to_none)

@@ -50,8 +50,8 @@ def test_error_bounds_hold(q: float, limit: int) -> None:
     assert not by_fista.converged
 
 
-def test_an_estimate_too_low_is_noticed() -> None:
-    """Told of a fifth of the curvature, Picard does not contract; FISTA takes over and arrives."""
+def test_fista_continues_if_the_curvature_is_underestimated() -> None:
+    """With a fifth of the curvature, Picard does not contract; FISTA continues and converges."""
     true = 1.5 / TAU  # tau L22 = 1.5, yet -phi is convex, so the step is well posed
     H = torch.diag(torch.linspace(0.1, true, 6, dtype=torch.float64))
     v, centre = torch.ones(6, dtype=torch.float64), torch.zeros(6, dtype=torch.float64)
@@ -68,7 +68,7 @@ def test_float32_stops_at_its_own_precision() -> None:
     assert found.steps < 40
 
 
-def test_out_of_steps_is_said() -> None:
+def test_too_few_steps_are_reported() -> None:
     H, v, centre = quadratic(0.7 / TAU)
     assert not implicit_step(lambda d: v - H @ d, Zero().prox, centre, TAU, 0.7 / TAU, limit=3).converged
 

@@ -155,7 +155,7 @@ def test_a_gradient_that_is_a_view_of_delta(method: str) -> None:
 
 @pytest.mark.parametrize("method", ["ssi-hg", "dsi-hg", "spdhg"])
 def test_adjoints_keep_their_own_memory(method: str) -> None:
-    """An adjoint may return a tensor it keeps, or an expanded one; nobody writes into either."""
+    """An adjoint may return a tensor that it keeps, or an expanded one; the solvers write into neither."""
     zero = torch.zeros(5, dtype=torch.float64)
     kept = LinearMap(lambda w: 0 * w[:1], lambda _: zero)
     expanded = LinearMap(lambda w: w.sum()[None], lambda d: d.expand(5))

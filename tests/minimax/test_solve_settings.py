@@ -19,7 +19,7 @@ from tests.refused import refused
 STEPS: dict[str, Any] = {"sigma": 0.08, "tau": 0.05}
 
 
-def test_steps_are_chosen_and_their_source_told() -> None:
+def test_steps_are_chosen_and_their_source_is_named() -> None:
     by_theorem = solve(zoo.get("weak-mvi").problem, "ssi-hg", iterations=1)
     assert by_theorem.steps.source.startswith("Theorem 1")
     assert by_theorem.steps.source.endswith("with the problem's constants")
@@ -34,7 +34,7 @@ def test_steps_are_chosen_and_their_source_told() -> None:
     assert solve(nonlinear(2).problem(), "ssi-hg", iterations=1, **STEPS).steps.source == "given"
 
 
-def test_outside_its_theorem_a_solve_warns_once_and_goes_on() -> None:
+def test_steps_outside_the_theorem_give_one_warning() -> None:
     problem = zoo.get("weak-mvi").problem
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -59,7 +59,7 @@ def test_implicit_step_that_is_not_well_posed_is_refused(L22: float | None) -> N
         solve(problem, "ssi-hg", sigma=0.1, tau=0.5)
 
 
-def test_implicit_steps_out_of_iterations_are_told() -> None:
+def test_unsolved_implicit_steps_give_a_warning() -> None:
     def phi(w: Tensor, delta: Tensor, index: Tensor) -> Tensor:  # noqa: ARG001
         return (w * delta).sum(1) + 2000 * torch.cos(delta).sum(1)  # curved much more than at the start
 
@@ -89,7 +89,7 @@ def test_bad_settings(settings: dict[str, Any], code: str, values: dict[str, obj
         solve(nonlinear(2).problem(), "ssi-hg", **{**STEPS, **settings})
 
 
-def test_theta_where_there_is_none() -> None:
+def test_theta_of_a_method_without_theta() -> None:
     with refused("unknown-method-setting", name="theta"):
         solve(nonlinear(2).problem(), "gda", theta=0.5, **STEPS)
 
@@ -117,7 +117,7 @@ def test_closed_form_does_not_excuse_tau() -> None:
         solve(zoo.get("weak-mvi").problem, "ssi-hg", sigma=0.1, tau=60)
 
 
-def test_numpy_numbers_are_welcome(tmp_path: Path) -> None:
+def test_numpy_numbers_are_accepted(tmp_path: Path) -> None:
     problem = nonlinear(2).problem()
     blocks = np.array([0, 1, 1])
     result = solve(

@@ -1,4 +1,4 @@
-"""The methods beside ours: two iterations by hand, and where each arrives."""
+"""The reference methods: two iterations by hand, and where each converges."""
 
 from typing import Any
 
