@@ -123,7 +123,7 @@ def matrix_game(payoff: Tensor | None = None) -> tuple[Problem, Solution | None]
 def tv_denoising(
     size: int = 0, weight: float = 0.3, noise: float = 0.1, seed: int = 0, image: Tensor | None = None
 ) -> tuple[Problem, Solution | None]:
-    """Total-variation denoising (ROF) in two blocks, one per direction; by default two pixels, with a known solution."""
+    """Total-variation denoising (ROF) in two blocks, one per direction; by default two pixels with a known solution."""
     solution = None
     if image is None:
         image = phantom(size, noise=noise, seed=seed) if size else _tensor([[0.0, 1.0]])
