@@ -122,7 +122,7 @@ def test_test_samples_may_be_watched_as_in_the_paper() -> None:
         split_off(samples, chosen)
     with refused("validate-on-nothing"):
         settings(validate_on="test")
-    with refused("setting-choice", setting="validate_on"):
+    with refused("setting-value", setting="validate_on"):
         settings(validate_on="both")
 
 
@@ -304,9 +304,9 @@ def test_float64_stays_float64(method: str) -> None:
         ({"eps": 8}, "eps-scale"),
         ({"bounds": (0.2, 1)}, "data-outside-bounds"),
         ({"optimizer": "sdg"}, "unknown-optimizer"),
-        ({"schedule": "cyclic"}, "schedule-option-missing"),
+        ({"schedule": "cyclic"}, "option-missing"),
         ({"norm": "l1"}, "unknown-norm"),
-        ({"statistics": "none"}, "setting-choice"),
+        ({"statistics": "none"}, "setting-value"),
     ],
 )
 def test_mistakes_are_found_at_once(values: dict[str, Any], code: str) -> None:
