@@ -20,7 +20,7 @@ from sihg.robust.attacks.losses import margins
 from sihg.robust.evaluation import Evaluation
 from sihg.robust.gradients import cross_entropy_sum, input_gradient
 from sihg.robust.models.threshold import threshold_of
-from sihg.robust.training.weights import of_run
+from sihg.robust.training.weights import read_run_weights
 
 RUNS, STEPS = 10, 50
 
@@ -71,7 +71,7 @@ def evaluated(words: argparse.ArgumentParser, args: argparse.Namespace) -> Evalu
     """The run's model under the attacks by name and this one."""
     if args.threads:
         torch.set_num_threads(args.threads)
-    weights = of_run(args.run, "last")
+    weights = read_run_weights(args.run, "last")
     settings = weights.settings
     if settings.norm != "linf" or settings.bounds != (0.0, 1.0):
         words.error(

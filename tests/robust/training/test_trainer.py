@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from sihg.errors import NotFiniteError
+from sihg.errors import InputError, NotFiniteError
 from sihg.robust import data
 from sihg.robust.attacks.runner import run_attacks
 from sihg.robust.data.batches import epoch_batches
