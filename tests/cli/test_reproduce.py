@@ -83,6 +83,22 @@ def test_the_table_and_the_json_by_hand(done: Path, here: CellsHere, capsys: pyt
     shutil.copy(record, record.with_name("last_test_standard.json"))
     assert run("reproduce", "digits", *TINY, "--out", done) == 0
     assert "--attacks standard" not in capsys.readouterr().err  # it was done
+    shutil.copy(record, record.with_name("last_test_pgd-20_curve-0-0.5-9.json"))
+    assert run("reproduce", "digits", *TINY, "--out", done) == 0
+    assert "--curve" not in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(("level", "code"), [("warning", 0), ("error", 1)])
+def test_failed_checks_are_printed_and_an_error_fails(
+    level: str, code: int, done: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (path,) = (done / "pgd-s1").glob("evaluation/*.json")
+    record = json.loads(path.read_text())
+    record["checks"] = [{"name": "ball", "result": level, "message": "a point is outside"}]
+    path.write_text(json.dumps(record))
+    assert run("reproduce", "digits", *TINY, "--out", done) == code
+    assert f"{level} (pgd-s1): a point is outside\n" in capsys.readouterr().err
 
 
 def test_cells_are_ordinary_runs(done: Path) -> None:

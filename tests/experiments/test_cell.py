@@ -1,20 +1,24 @@
 """The process of a cell: it trains or resumes, evaluates, and stops when its input ends."""
 
+import io
 import json
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from sihg.experiments import cell
 from sihg.experiments.cell import PATIENCE_SECONDS, evaluate_cell, train_cell
-from sihg.experiments.grid_run import build_grid
+from sihg.experiments.grid_run import GridRun, build_grid
+from sihg.experiments.launcher import Progress
 from sihg.store.lock import locked
 from tests.experiments.grids import SETTINGS, ignore
 from tests.refused import refused
 
+DONE = SimpleNamespace(finished=True)
 # Runs a cell whose training, or evaluation, waits until it is interrupted.
 CODE = """
 import sys, time
@@ -70,7 +74,8 @@ def test_stopped_in_an_evaluation(tmp_path: Path) -> None:
 
 
 def test_a_cell_by_itself(tmp_path: Path) -> None:
-    grid = build_grid("digits", methods="pgd", trials=1, attacks="natural", samples=20, out=tmp_path, settings=SETTINGS)
+    options: Any = {"methods": "pgd", "trials": 1, "attacks": "natural", "samples": 20, "settings": SETTINGS}
+    grid = build_grid("digits", out=tmp_path, threads=2, **options)
     (only,) = grid.cells()
     with grid.opened():
         only.write_config()
@@ -90,7 +95,7 @@ def test_a_cell_by_itself(tmp_path: Path) -> None:
         {"phase": "natural", "done": 20, "total": 20},
     ]
     assert "epoch 2: loss " in output
-    assert json.loads((only.folder / "environment.json").read_text())["threads"] == 1
+    assert json.loads((only.folder / "environment.json").read_text())["threads"] == 2
     metrics = (only.folder / "metrics.csv").read_bytes()
     assert train_cell(only.folder, report=ignore)  # nothing is left to train
     assert (only.folder / "metrics.csv").read_bytes() == metrics
@@ -116,3 +121,32 @@ def test_it_waits_for_a_process_that_still_writes(tmp_path: Path, monkeypatch: p
     assert len(waits) == 4
     cell._wait_until_free(tmp_path)
     assert len(waits) == 4
+
+
+def test_progress_is_written_a_few_times_per_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, out = [100.0], io.StringIO()
+    monkeypatch.setattr(cell, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    report = cell._Reporter(out)
+    for phase, done, seconds in (("a", 1, 0.0), ("a", 2, 0.1), ("a", 3, 0.25), ("a", 9, 0.25), ("b", 1, 0.25)):
+        now[0] = 100.0 + seconds
+        report(Progress(phase, done, 9))
+    lines = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [(line["phase"], line["done"]) for line in lines] == [("a", 1), ("a", 3), ("a", 9), ("b", 1)]
+
+
+def test_the_folder_of_the_data_reaches_training_and_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: dict[str, Path | None] = {}
+    monkeypatch.setattr(cell, "resume_run", lambda _folder, data_dir, **_: found.update(training=data_dir) or DONE)
+    monkeypatch.setattr(cell, "evaluate_run", lambda *_, data_dir, **__: found.update(evaluation=data_dir))
+    grid = build_grid("digits", methods="pgd", trials=1, out=tmp_path / "g", settings=SETTINGS)
+    run = GridRun(grid, data_dir=tmp_path / "data")
+    (job,) = (run._job(only) for only in grid.cells())
+    _, _, module, folder, data_dir = job.command
+    with grid.opened():
+        job.prepare()
+    assert module == "sihg.experiments.cell"
+    train_cell(folder, data_dir=Path(data_dir), report=ignore)
+    evaluate_cell(folder, data_dir=Path(data_dir), report=ignore)
+    assert found == {"training": tmp_path / "data", "evaluation": tmp_path / "data"}

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from sihg.errors import InputError
 from sihg.experiments.grid_run import GridRun, build_grid, run_grid
 from sihg.experiments.launcher import Event, JobEnded, JobStarted
 from sihg.robust.methods import METHODS
@@ -72,3 +73,24 @@ def test_a_grid_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     again = run_grid(build_grid("digits", trials=2, **options))  # type: ignore[arg-type]
     assert again.methods == result.methods
     assert here.ran == ["pgd-s0", "pgd-s1"]  # nothing was run again
+
+
+def test_a_page_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Path) -> None:
+        raise InputError("the disk is full", code="disk-full")
+
+    monkeypatch.setattr("sihg.report.training_report.report_training", fail)
+    grid = build_grid("digits", methods="pgd", trials=1, out=tmp_path)
+    with grid.opened():
+        grid.cells()[0].write_config()
+    result = GridRun(grid).result()
+    assert (result.page, result.page_error) == (None, "the disk is full")
+
+
+def test_the_estimate_counts_the_cells_that_are_left(tmp_path: Path) -> None:
+    run = GridRun(build_grid("digits", methods="pgd,dat", trials=2, out=tmp_path), jobs=2)
+    run.costs = {"pgd": {"training": 3.0, "natural": 1.0}, "dat": {"training": 2.0, "natural": 1.0}}
+    assert run.seconds() == 4.0 + 3.0
+    assert run.time_left().costs == {cell.name: run.costs[cell.method] for cell in run.cells}
+    run.left = run.left[:1]
+    assert run.seconds() == 4.0
