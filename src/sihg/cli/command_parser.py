@@ -22,7 +22,8 @@ class CommandParser(argparse.ArgumentParser):
             message = f"{found[1]} needs a value"
         elif found:
             message = f"{found[1]}: {found[2]}"
-        raise InputError(f"{message} (see `{self.prog} --help`)", code="usage")
+        problem, prog = message, self.prog
+        raise InputError(f"{problem} (see `{prog} --help`)", code="usage", problem=problem, prog=prog)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse, and raise InputError for a word that is not known."""
@@ -40,4 +41,4 @@ class CommandParser(argparse.ArgumentParser):
             hint = f"did you mean {near[0]}?"
         else:
             hint = f"`{self.prog} --help` lists all"
-        return InputError(f"unknown argument {word!r}: {hint}", code="unknown-argument", argument=word)
+        return InputError(f"unknown argument {word!r}: {hint}", code="unknown-argument", word=word, hint=hint)

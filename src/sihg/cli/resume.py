@@ -46,10 +46,9 @@ def run(args: argparse.Namespace) -> int:
     from sihg.store.run_folder import RunFolder
 
     for name in read_settings_arguments(args):
+        flag = f"--{name.replace('_', '-')}"
         raise InputError(
-            f"a run keeps its settings, got --{name.replace('_', '-')}: leave it out, or start a new run",
-            code="resume-settings",
-            setting=name,
+            f"a run keeps its settings, got {flag}: leave it out, or start a new run", code="resume-settings", flag=flag
         )
     folder = RunFolder.open(args.folder)
     settings = read_run_settings(folder.config)

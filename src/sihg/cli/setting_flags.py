@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from sihg.errors import InputError
 from sihg.robust.methods.registry import METHODS, method_fields
-from sihg.robust.training.config import SECTIONS, Choice, OptimizerOptions, Settings, read_presets
+from sihg.robust.training.config import SECTIONS, OptimizerOptions, Settings, read_presets
 from sihg.robust.training.schedules import SCHEDULES, schedule_options
 
 METAVARS = {int: "N", float: "X", bool: "true|false"}
@@ -40,13 +40,7 @@ class Flag:
 def add_settings_arguments(
     parser: argparse.ArgumentParser, *, skip: Collection[str] = (), hidden: bool = False
 ) -> None:
-    """Add a flag for every setting, and `--set` for those without one.
-
-    Args:
-        parser: The parser of a command.
-        skip: Names of settings that get no flag.
-        hidden: Whether the help leaves them out.
-    """
+    """Add a flag for every setting but those to `skip`, and `--set` for those without one; `hidden`: without help."""
     for title, description, flags in _groups():
         group = parser if hidden else parser.add_argument_group(title, description)
         for flag in flags:
@@ -79,14 +73,10 @@ def _groups() -> Iterator[tuple[str, str, list[Flag]]]:
     about = f"The defaults are those without a preset. Presets:\n{_lines(presets)}"
     yield "settings of every run", about, [_flag(item, name) for name, item in run.items()]
 
-    owners: dict[str, list[str]] = {}
-    for method in METHODS:
-        for name in method_fields(method).keys() - run.keys():
-            owners.setdefault(name, []).append(method)
-    names = list(dict.fromkeys(name for method in METHODS for name in method_fields(method) if name in owners))
+    names = dict.fromkeys(name for method in METHODS for name in method_fields(method) if name not in run)
     chosen = Flag("method", str, "a method by name, path.py:Class or package.module:Class (default: msi-hg)")
     methods = {name: _first_line(entry.settings) for name, entry in METHODS.items()}
-    yield "method", _lines(methods), [chosen, *(_method_flag(name, owners[name]) for name in names)]
+    yield "method", _lines(methods), [chosen, *map(_method_flag, names)]
 
     usual = Settings().optimizer.options
     chosen = Flag("optimizer", str, "an optimiser of torch.optim, such as sgd or adamw (default: sgd)")
@@ -106,22 +96,19 @@ def _flag(item: "Field[Any]", name: str, alias: str = "", default: Any = MISSING
     return Flag(name, item.type, f"{about}{_default(about, default)}".strip(), alias)
 
 
-def _method_flag(name: str, methods: list[str]) -> Flag:
+def _method_flag(name: str) -> Flag:
     """Return the flag of a hyperparameter that several methods may have, each with its default."""
-    items = [method_fields(method)[name] for method in methods]
-    about, defaults = items[0].metadata["help"], {_plain(item.default) for item in items}
-    if len(defaults) == 1:
-        shown = _default(about, items[0].default)
-    else:
-        each = (f"{method} {_plain(item.default)}" for method, item in zip(methods, items, strict=True))
-        shown = f" (default: {', '.join(each)})"
-    return Flag(name, items[0].type, f"{about}{shown} [{', '.join(methods)}]", f"method.{name}")
+    items = {method: method_fields(method)[name] for method in METHODS if name in method_fields(method)}
+    first, defaults = next(iter(items.values())), {method: _plain(item.default) for method, item in items.items()}
+    shown = _default(first.metadata["help"], first.default)
+    if len(set(defaults.values())) > 1:
+        shown = f" (default: {', '.join(f'{method} {default}' for method, default in defaults.items())})"
+    return Flag(name, first.type, f"{first.metadata['help']}{shown} [{', '.join(items)}]", f"method.{name}")
 
 
 def _default(about: str, default: Any) -> str:
     """Return the words for a default, unless the help text has some."""
-    known = default not in (None, MISSING) and "(default" not in about and not isinstance(default, Choice)
-    return f" (default: {_plain(default)})" if known else ""
+    return "" if default in (None, MISSING) or "(default" in about else f" (default: {_plain(default)})"
 
 
 def _plain(value: Any) -> str:

@@ -84,6 +84,8 @@ def choose_settings(preset: str | None, given: Mapping[str, str], *, config: Pat
         raise InputError(
             f"--preset {preset} and --config {config} are both settings to begin with: leave out one",
             code="preset-and-config",
+            preset=preset,
+            config=config,
         )
     method, base = given.get("method"), preset or given.get("data") or Settings().data
     if config:
@@ -93,6 +95,7 @@ def choose_settings(preset: str | None, given: Mapping[str, str], *, config: Pat
             raise InputError(
                 f"{config} has your own data and no eps: set the radius of the ball, such as eps = 0.1",
                 code="config-without-eps",
+                config=config,
             )
     elif preset or base in read_presets():
         settings = read_preset(base, method)
@@ -102,6 +105,7 @@ def choose_settings(preset: str | None, given: Mapping[str, str], *, config: Pat
             raise InputError(
                 f"{base!r} has no preset, so eps has no default: give the radius of the ball, such as --eps 8/255",
                 code="own-data-eps",
+                base=base,
             )
         settings = Settings().with_values({"method": method} if method else {})
     return settings.with_values(given)

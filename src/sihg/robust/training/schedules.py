@@ -76,8 +76,9 @@ class Triangular:
         check_fields(self)
         if self.peak >= self.epochs:
             raise InputError(
-                f"peak must be < epochs = {self.epochs}, got {self.peak}: 0.4 epochs is usual",
+                f"peak must be < {self.epochs} epochs, got {self.peak}: 0.4 epochs is usual",
                 code="peak-range",
+                epochs=self.epochs,
                 peak=self.peak,
             )
 
@@ -123,8 +124,9 @@ class Cosine:
         check_fields(self)
         if self.warmup >= self.epochs:
             raise InputError(
-                f"warmup must be < epochs = {self.epochs}, got {self.warmup}: lower it",
+                f"warmup must be < {self.epochs} epochs, got {self.warmup}: lower it",
                 code="warmup-range",
+                epochs=self.epochs,
                 warmup=self.warmup,
             )
 
