@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sihg.errors import InputError
 from sihg.robust.attacks import PGD, Attack, Natural, Square
 from sihg.robust.attacks.runner import Outcome
 from sihg.robust.attacks.search import Search
@@ -44,19 +43,19 @@ def test_a_healthy_model_gives_no_reason_to_doubt() -> None:
 
 
 @pytest.mark.parametrize("attacks", ["natural", "pgd-2"])
-@pytest.mark.parametrize(("scale", "message"), [(255, "x goes from 0 to 255"), (1.2, "x goes from 0 to 1.2, outside")])
-def test_inputs_outside_the_bounds(attacks: str, scale: float, message: str) -> None:
-    with pytest.raises(InputError, match=rf"{message}.*: scale the data, or pass its bounds"):
+@pytest.mark.parametrize("scale", [255, 1.2])
+def test_inputs_outside_the_bounds(attacks: str, scale: float) -> None:
+    with refused("data-outside-bounds"):
         evaluate(healthy(), (scale * digits().floats(), digits().y), eps=EPS, attacks=attacks)
 
 
 @pytest.mark.parametrize(("norm", "eps"), [("linf", 8.0), ("l2", 9.0)])
 def test_an_implausible_radius(norm: str, eps: float) -> None:
-    with pytest.raises(InputError, match=rf"eps {eps:g} is more than the whole range of the data, .* {eps:g}/255"):
+    with refused("eps-scale", eps=eps):
         evaluate(healthy(), digits(), eps=eps, norm=norm, attacks="pgd-2")
 
 
-def test_an_attack_of_no_radius_that_differs_from_none() -> None:
+def test_an_attack_of_radius_zero_that_breaks_samples() -> None:
     model = Planted(lambda x: 1 - x if x.requires_grad else x)
     assert check(model, "eps 0", "noise-1")[0] == "error"
 
@@ -102,7 +101,7 @@ class Restless(nn.Module):
     ("what", "changed"),
     [("statistics", "norm.running_mean"), ("parameter", "linear.weight"), ("data", "linear.weight")],
 )
-def test_a_model_that_its_passes_change(what: str, changed: str) -> None:
+def test_a_model_that_changes_itself(what: str, changed: str) -> None:
     result, message = check(Restless(what), "state", "natural,fgsm", digits().take(slice(70)))
     assert result == "error"
     assert f" {changed}: " in message
@@ -136,7 +135,7 @@ def test_an_attack_that_has_the_model_train(training: bool) -> None:
     assert " the model.training and 5 more: " in message
 
 
-def test_values_that_are_no_numbers_do_not_change() -> None:
+def test_nan_in_a_buffer_is_not_a_change() -> None:
     model = Restless("nothing")
     model.register_buffer("unused", torch.tensor([math.nan, 1.0]))
     assert check(model, "state", "natural,fgsm")[0] == "fine"
@@ -154,7 +153,7 @@ def test_a_random_model() -> None:
     assert "eps 0" not in tripped(found)
 
 
-def test_sums_in_another_order_are_no_randomness() -> None:
+def test_rounding_is_not_randomness() -> None:
     model = Planted(behind=lambda logits: logits * (1 + 1e-7 * torch.randn(())))
     assert check(model, "repeatable") == ("fine", "")
 
@@ -212,7 +211,7 @@ def test_a_black_box_attack_that_beats_the_others() -> None:
     assert check(model, "black box", own)[0] == "warning"
 
 
-def test_a_single_step_is_no_match_for_a_black_box_attack() -> None:
+def test_one_step_is_not_compared_with_a_black_box_attack() -> None:
     assert check(healthy(), "black box", "natural,fgsm,square-300")[0] == "not run"
 
 
@@ -323,7 +322,7 @@ def test_half_precision_within_the_forward() -> None:
         (0.5, "linf", (0.0, torch.cat([torch.ones(33), torch.full((31,), 1e5)]).view(1, 8, 8)), 1, "fine"),
     ],
 )
-def test_a_radius_that_may_be_of_another_unit(eps: float, norm: str, bounds: Any, scale: float, result: str) -> None:
+def test_a_radius_in_another_unit(eps: float, norm: str, bounds: Any, scale: float, result: str) -> None:
     data = (scale * digits().floats(), digits().y)
     model = Planted(before=lambda x: x / scale)
     found = evaluate(model, data, eps=eps, norm=norm, bounds=bounds, attacks="natural,noise-1")

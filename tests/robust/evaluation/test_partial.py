@@ -254,7 +254,7 @@ def test_points_of_another_size_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CutError):
         run(book(tmp_path, points=True), 2)
     np.save(npy, np.zeros((N, 5), np.float32))
-    with refused("points-shape", path=npy):
+    with refused("points-file-shape", path=npy):
         run(book(tmp_path, points=True))
     npy.write_bytes(b"not points")
     with refused("cannot-write-points", path=npy):

@@ -44,7 +44,7 @@ def attacked_again(
     }
 
 
-def test_a_healthy_model_is_left_in_peace() -> None:
+def test_a_healthy_model_passes_all_checks() -> None:
     assert {name: one.result for name, one in attacked_again(healthy()).items()} == dict.fromkeys(NAMES, "fine")
 
 
@@ -175,7 +175,7 @@ def test_a_tiny_share_of_the_time_allows_nothing(counted_out: Callable[..., dict
 @pytest.mark.parametrize(
     ("budget", "samples", "run"), [(23 * 64 - 1, 0, 0), (23 * 64, 64, 1), (23 * 128, 128, 2), (101 * 256, 256, 4)]
 )
-def test_as_many_samples_as_can_be_paid(
+def test_as_many_samples_as_time_allows(
     budget: int, samples: int, run: int, counted_out: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One step takes 2 passes, beside 21; three radii take 33, 100 steps and five runs 101 each; in million seconds."""
@@ -220,7 +220,7 @@ def test_radii_are_compared_by_one_attack(attacks: str) -> None:
         assert "radius" not in tripped(found)
 
 
-def test_another_search_is_not_taken_for_the_usual_one() -> None:
+def test_other_kinds_of_pgd_are_not_reused() -> None:
     class Idle(PGD):
         def search(self, search: Search, seed: int) -> None:  # noqa: ARG002
             search.record_clean()
@@ -238,7 +238,7 @@ def test_another_search_is_not_taken_for_the_usual_one() -> None:
         assert {results[name] for name in NAMES} == {"fine"}
 
 
-def test_a_model_that_fails_where_nobody_asked_it() -> None:
+def test_a_model_that_fails_in_a_larger_ball() -> None:
     """Without bounds the larger balls go below zero."""
 
     class Logarithm(nn.Module):
@@ -257,7 +257,7 @@ def test_a_model_that_fails_where_nobody_asked_it() -> None:
     assert results["one step"][0] == results["steps"][0] == "fine"
 
 
-def test_what_is_proven_is_no_attack() -> None:
+def test_a_proof_is_not_an_attack() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     found = evaluate(model, digits(), eps=0.01, attacks="natural,certified")
     assert {one.message for one in found.checks if one.name in NAMES} == {"there is no attack"}
@@ -284,7 +284,7 @@ def test_the_checks_keep_to_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
         assert [one.name for one in found.checks if one.name in NAMES and one.result == "fine"] == NAMES[:run]
 
 
-def test_few_samples_and_no_radius_say_nothing() -> None:
+def test_few_samples_or_no_radius_run_no_check() -> None:
     for samples, eps, why in ((digits().take(slice(49)), EPS, "fewer than 50 samples"), (digits(), 0.0, "eps is 0")):
         found = attacked_again(healthy(), samples, Ball(eps))
         assert {(one.result, one.message) for one in found.values()} == {("not run", why)}

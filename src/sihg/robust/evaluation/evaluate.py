@@ -129,7 +129,7 @@ def evaluate(
         >>> evaluate(nn.Flatten(), data, eps=0.6, attacks="natural,fgsm").accuracy
         0.0
     """
-    ball = Ball(parse_number(eps, "eps") if isinstance(eps, str) else eps, norm, bounds)
+    ball = Ball(parse_number(eps, "eps"), norm, bounds)
     plans = plan_attacks(attacks, ball, last_iterate=last_iterate)
     check_module(model)
     task = make_task(

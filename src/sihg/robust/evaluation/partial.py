@@ -184,7 +184,7 @@ def _map_points(
     if found != shape or points.dtype != dtype:
         raise InputError(
             f"{path} holds points of shape {found}, not {shape}, or of another dtype: remove it",
-            code="points-shape",
+            code="points-file-shape",
             path=path,
             found=found,
             shape=shape,
