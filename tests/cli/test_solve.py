@@ -206,7 +206,8 @@ def test_mistakes_get_one_line_and_exit_code_2(
     error = capsys.readouterr().err
     assert error.startswith("sihg: error: ")
     assert len(error.strip().splitlines()) == 1
-    args = build_parser().parse_args(["solve", *words.split()])
+    assert error.rstrip().endswith(f"[{code}]")
+    args = build_parser("solve").parse_args(["solve", *words.split()])
     with refused(code, **values):
         args.run(args)
 
