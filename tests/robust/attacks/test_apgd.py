@@ -9,8 +9,10 @@ from torch.nn.functional import cross_entropy
 
 from sihg.core.draw import generator
 from sihg.robust.attacks import APGD, loop, losses
-from sihg.robust.attacks.apgd import checkpoints
+from sihg.robust.attacks.apgd import Run, checkpoints
 from sihg.robust.attacks.losses import targeted_dlr
+from sihg.robust.attacks.search import Rows
+from sihg.robust.threat import Ball
 from tests.robust.attacks.trained_models import SHAPES, assert_inside, bounds_of, mixed, trained
 from tests.robust.methods.nets import samples, watched
 
@@ -208,3 +210,50 @@ def test_eps_zero_is_the_natural_verdict(norm: str, loss: str) -> None:
     verdict = APGD(eps=0.0, steps=3, norm=norm, loss=loss).run(model, x, y)
     assert torch.equal(verdict.broken, model(x).argmax(1) != y)
     assert torch.equal(verdict.x_adv, x)
+
+
+def test_a_check_halves_the_step_and_goes_back_where_progress_is_too_slow() -> None:
+    """Rows: enough rises and a new best; too few rises; enough rises but no new best; that again after a halving."""
+    column = torch.tensor([[1.0], [2.0], [3.0], [4.0]])
+    run = Run(
+        rows=Rows(
+            column, torch.zeros(4).long(), Ball(9.0, bounds=None).around(column), torch.arange(4), torch.arange(4)
+        ),
+        target=None,
+        delta=column.clone(),
+        previous=0 * column,
+        g=column + 10,
+        loss=torch.ones(4),
+        logits=torch.zeros(4, 2),
+        best=column + 20,
+        best_g=column + 30,
+        best_loss=torch.tensor([7.0, 7, 5, 5]),
+        best_logits=torch.zeros(4, 2),
+        step=torch.full((4, 1), 0.8),
+        rises=torch.tensor([3.0, 2, 3, 3]),
+        checked_loss=torch.full((4,), 5.0),
+        halved=torch.tensor([False, False, False, True]),
+    )
+    run.check(4)  # 0.75 of 4 steps must rise
+    assert run.halved.tolist() == [False, True, True, False]
+    assert run.step.flatten().tolist() == pytest.approx([0.8, 0.4, 0.4, 0.8])
+    assert run.delta.flatten().tolist() == [1, 22, 23, 4]
+    assert run.g.flatten().tolist() == [11, 32, 33, 14]
+    assert run.loss.tolist() == [1, 7, 5, 1]
+    assert run.checked_loss.tolist() == [7, 7, 5, 5]
+    assert run.rises.tolist() == [0, 0, 0, 0]
+
+
+class Hill(nn.Module):
+    """Two logits whose difference is largest at 0.3, where the first one still leads."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([torch.ones_like(x), -((x - 0.3) ** 2)], 1)
+
+
+@pytest.mark.parametrize("loss", ["ce", "dlr-t"])
+def test_halved_steps_find_a_maximum_inside_the_ball(loss: str) -> None:
+    x, y = torch.linspace(0.2, 0.4, 20, dtype=torch.float64)[:, None], torch.zeros(20).long()
+    for seed in range(3):
+        x_adv = APGD(eps=0.2, loss=loss)(Hill(), x, y, seed)
+        assert float((x_adv - 0.3).abs().max()) < 0.004  # a fiftieth of eps
