@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.timing import FEWEST, NotRun, Report, ratio
-from sihg.robust._malloc import OWN
+from sihg.robust._malloc import USER_VARIABLES
 
 MODEL, BATCH, STEPS, T = "preact-resnet8", 100, 4, 10
 WAYS = {"kept": "", "given back": "passes.keep_freed_memory = lambda: None"}
@@ -70,7 +70,7 @@ def run(repetitions: int, out: Path | None) -> Report:  # noqa: ARG001
 def steps(way: str) -> list[float]:
     """The seconds by the clock and of the processor of some steps, and the pages they asked for."""
     code = CODE.format(way=way, batch=BATCH, steps=STEPS, model=MODEL, T=T)
-    plain = {name: value for name, value in os.environ.items() if name not in OWN}
+    plain = {name: value for name, value in os.environ.items() if name not in USER_VARIABLES}
     done = subprocess.run([sys.executable, "-c", code], env=plain, check=True, capture_output=True, text=True)
     measured: list[float] = json.loads(done.stdout)
     return measured

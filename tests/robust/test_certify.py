@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sihg.errors import InputError
 from sihg.robust import models
 from sihg.robust.attacks import PGD, Certified, certified
-from sihg.robust.certify import flat, interval, worst_case_margins
+from sihg.robust.certify import flatten_layers, interval_bounds, worst_case_margins
 from sihg.robust.evaluation.evaluate import evaluate
 from sihg.robust.models import Threshold
+from tests.refused import refused
 
 X = torch.rand(6, 2, 9, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 Y = torch.tensor([0, 1, 2, 3, 2, 1])
@@ -37,7 +37,7 @@ def box(eps: float) -> tuple[Tensor, Tensor]:
 
 def test_every_output_lies_within() -> None:
     model, (low, high) = network(), box(0.1)
-    least, most = interval(flat(model), low, high)
+    least, most = interval_bounds(flatten_layers(model), low, high)
     for draw in range(200):
         generator = torch.Generator().manual_seed(draw)
         share = torch.rand(X.shape, generator=generator, dtype=X.dtype)
@@ -52,7 +52,7 @@ def test_a_linear_network_reaches_its_bounds() -> None:
     head = nn.Linear(162, 4).double()
     model, weight, bias = nn.Sequential(nn.Flatten(), head), head.weight, head.bias
     low, high = box(0.1)
-    least, most = interval(flat(model), low, high)
+    least, most = interval_bounds(flatten_layers(model), low, high)
     for k in range(4):
         best = torch.where(weight[k] > 0, high.flatten(1), low.flatten(1)) @ weight[k] + bias[k]
         torch.testing.assert_close(most[:, k], best, rtol=0, atol=1e-12)
@@ -78,24 +78,28 @@ def test_the_bounds_can_be_differentiated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("layers", "what"),
+    ("layers", "unknown"),
     [
-        ([nn.Conv2d(2, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(98, 4)], "do not know a BatchNorm2d"),
-        ([nn.Conv1d(2, 2, 3), nn.Flatten(), nn.Linear(98, 4)], "do not know a Conv1d"),
-        ([nn.Flatten(), nn.Linear(162, 4), nn.Tanh()], "do not know a Tanh: take a model that is an nn.Sequential of"),
-        ([nn.Flatten(), nn.LeakyReLU(-1.0), nn.Linear(162, 4)], "do not know a LeakyReLU"),
-        ([nn.MaxPool2d(2, return_indices=True), nn.Flatten(), nn.Linear(32, 4)], "do not know a MaxPool2d"),
-        ([nn.Sequential(), nn.Flatten(), nn.Linear(162, 4)], "do not know a Sequential"),
-        ([type("Own", (nn.ReLU,), {})(), nn.Flatten(), nn.Linear(162, 4)], "do not know a Own"),
-        ([type("Twice", (nn.Linear,), {"forward": lambda *_: None})(162, 4)], "do not know a Twice"),
-        ([type("Scaled", (nn.Conv2d,), {"_conv_forward": None})(2, 2, 3), nn.Linear(7, 4)], "do not know a Scaled"),
-        ([type("Skip", (nn.Sequential,), {"forward": lambda *_: None})(nn.ReLU()), nn.Linear(9, 4)], "know a Skip"),
-        ([hooked(nn.Flatten()), nn.Linear(162, 4)], "do not see what the hooks of a Flatten do: take them off"),
+        ([nn.Conv2d(2, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(98, 4)], "BatchNorm2d"),
+        ([nn.Conv1d(2, 2, 3), nn.Flatten(), nn.Linear(98, 4)], "Conv1d"),
+        ([nn.Flatten(), nn.Linear(162, 4), nn.Tanh()], "Tanh"),
+        ([nn.Flatten(), nn.LeakyReLU(-1.0), nn.Linear(162, 4)], "LeakyReLU"),
+        ([nn.MaxPool2d(2, return_indices=True), nn.Flatten(), nn.Linear(32, 4)], "MaxPool2d"),
+        ([nn.Sequential(), nn.Flatten(), nn.Linear(162, 4)], "Sequential"),
+        ([type("Own", (nn.ReLU,), {})(), nn.Flatten(), nn.Linear(162, 4)], "Own"),
+        ([type("Twice", (nn.Linear,), {"forward": lambda *_: None})(162, 4)], "Twice"),
+        ([type("Scaled", (nn.Conv2d,), {"_conv_forward": None})(2, 2, 3), nn.Linear(7, 4)], "Scaled"),
+        ([type("Skip", (nn.Sequential,), {"forward": lambda *_: None})(nn.ReLU()), nn.Linear(9, 4)], "Skip"),
     ],
 )
-def test_what_they_do_not_know_is_named(layers: list[nn.Module], what: str) -> None:
-    with pytest.raises(InputError, match=what):
+def test_layers_without_bounds_are_refused(layers: list[nn.Module], unknown: str) -> None:
+    with refused("interval-layer", layer=unknown):
         worst_case_margins(nn.Sequential(*layers).double(), X, X, Y)
+
+
+def test_hooks_are_refused() -> None:
+    with refused("interval-hooks"):
+        worst_case_margins(nn.Sequential(hooked(nn.Flatten()), nn.Linear(162, 4)).double(), X, X, Y)
 
 
 def test_certified_samples_hold_and_others_are_counted() -> None:
@@ -147,16 +151,16 @@ def test_a_model_without_bounds_is_refused_before_any_attack() -> None:
         asked.append(name)
 
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.GELU(), nn.Linear(10, 10))
-    with pytest.raises(InputError, match="do not know a GELU"):
+    with refused("interval-layer", layer="GELU"):
         evaluate(model, (x, y), eps=0.1, attacks="pgd-5,certified", progress=progress)
     assert not asked
 
 
 def test_a_label_without_an_output() -> None:
-    with pytest.raises(InputError, match="there is a label 4, but the model has 4 outputs"):
+    with refused("label-range"):
         worst_case_margins(network(), X, X, Y + 1)
 
 
 def test_there_are_none_for_l2() -> None:
-    with pytest.raises(InputError, match="interval bounds are for linf, got l2"):
+    with refused("interval-norm", norm="l2"):
         Certified(eps=1.0, norm="l2")

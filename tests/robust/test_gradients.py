@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from sihg.errors import InputError, UnknownNameError
+from sihg.errors import InputError
 from sihg.robust.gradients import (
     ascend,
     backward,
@@ -19,6 +19,7 @@ from sihg.robust.gradients import (
     slope,
 )
 from sihg.robust.threat import Ball
+from tests.refused import refused
 from tests.robust.methods.nets import gradients, net, samples, watched
 
 
@@ -136,7 +137,7 @@ def test_evaluating_uses_the_running_statistics() -> None:
 
 
 def test_an_unknown_mode() -> None:
-    with pytest.raises(UnknownNameError, match="unknown statistics 'none': choose from batch, running"):
+    with refused("unknown-statistics", name="none"):
         inner_mode(net("bn"), "none").__enter__()
 
 

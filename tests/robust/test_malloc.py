@@ -7,19 +7,19 @@ import sys
 
 import pytest
 
-from sihg.robust._malloc import OWN
+from sihg.robust._malloc import USER_VARIABLES
 
 PASSES = """
 import resource, torch
 from sihg.robust.models import build
-from sihg.robust.gradients import gradient
+from sihg.robust.gradients import input_gradient
 torch.set_num_threads(1)
 {first}
 model, x, y = build("preact-resnet8", (3, 32, 32), 10), torch.rand(100, 3, 32, 32), torch.arange(100) % 10
 for i in range(9):
     if i == 3:  # it has what it needs by now
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    gradient(model, x, y)
+    input_gradient(model, x, y)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 KEEP = "from sihg.robust._malloc import keep_freed_memory; keep_freed_memory()"
@@ -27,7 +27,7 @@ ASCENT = "from sihg.robust.gradients import inner_mode\nwith inner_mode(torch.nn
 
 
 def faults(first: str, **environment: str) -> int:
-    plain = {name: value for name, value in os.environ.items() if name not in OWN}
+    plain = {name: value for name, value in os.environ.items() if name not in USER_VARIABLES}
     command = [sys.executable, "-c", PASSES.format(first=first)]
     done = subprocess.run(command, env=plain | environment, capture_output=True, text=True, check=True)
     return int(done.stdout)

@@ -1,1 +1,4 @@
-"""Adversarially robust training: data, models, attacks, methods, the trainer and the evaluation."""
+"""Adversarially robust training: data, models, attacks, methods, training and evaluation.
+
+Data flows through these rooms in this order; each imports only from those before it.
+"""

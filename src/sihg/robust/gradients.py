@@ -1,4 +1,4 @@
-"""The verbs that methods and attacks share: gradients in the input, ascent, the pass that trains, scoped modes."""
+"""What methods and attacks share: input gradients, ascent, the backward pass that trains, scoped modes."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -18,35 +18,37 @@ Slope = Callable[[Tensor], Tensor]
 
 
 def cross_entropy_per_row(logits: Tensor, y: Tensor) -> Tensor:
-    """The cross-entropy of each row."""
+    """Return the cross-entropy of each row."""
     return cross_entropy(logits, y, reduction="none")
 
 
 def cross_entropy_sum(logits: Tensor, y: Tensor) -> Tensor:
-    """The cross-entropies of a batch, added up: each row's gradient is that of its own loss."""
+    """Return the sum of the cross-entropies, in which the gradient of each row is that of its own loss."""
     try:
         return cross_entropy(logits, y, reduction="sum")
     except IndexError:
         raise InputError(
             f"labels go from {int(y.min())} to {int(y.max())}, but the model has {logits.shape[1]} outputs: labels "
-            "count from 0"
+            "count from 0",
+            code="label-range",
         ) from None
 
 
 def check_finite(loss: Tensor, point: Tensor) -> Tensor:
-    """The loss of a batch; one that is not finite is an error before it reaches the weights."""
+    """Return the loss; raise NotFiniteError if it is NaN or infinite, before it reaches the weights."""
     if not math.isfinite(float(loss.detach())):
         rows = (~torch.isfinite(point.detach().flatten(1)).all(1)).nonzero().flatten().tolist()
-        where = f"row {rows[0]} of the batch has a value that is not finite: clean the data" if rows else ""
+        remedy = "lower the learning rate, or clip gradients"
+        if rows:
+            remedy = f"row {rows[0]} of the batch is NaN or infinite: clean the data"
         raise NotFiniteError(
-            f"the loss is {float(loss.detach())}, the weights stay as they were: "
-            + (where or "lower the learning rate, or clip gradients")
+            f"the loss is {float(loss.detach())}, the weights stay as they were: {remedy}", code="loss-not-finite"
         )
     return loss
 
 
 def input_gradient(model: nn.Module, point: Tensor, y: Tensor, loss: Loss = cross_entropy_sum) -> Tensor:
-    """The gradient of the loss in the input; weights get none, and none is computed for them."""
+    """Return the gradient of the loss in the input, without computing that of the weights."""
     point = point.detach().requires_grad_()
     with torch.enable_grad():
         value = loss(model(point), y)
@@ -54,12 +56,12 @@ def input_gradient(model: nn.Module, point: Tensor, y: Tensor, loss: Loss = cros
 
 
 def slope(model: nn.Module, x: Tensor, y: Tensor, loss: Loss = cross_entropy_sum) -> Slope:
-    """The gradient in delta of the loss at x + delta, as a function of delta."""
+    """Return the function that maps delta to the gradient of the loss at x + delta."""
     return lambda delta: input_gradient(model, x + delta, y, loss)
 
 
 def ascend(slope: Slope, delta: Tensor, feasible: Feasible, step: float | Tensor, steps: int) -> Tensor:
-    """`steps` steepest ascent steps of the norm's length `step`, each projected; `delta` is changed in place."""
+    """Take `steps` steepest ascent steps of length `step`, each projected; changes `delta` in place."""
     for _ in range(steps):
         feasible.climb_(delta, slope(delta), step)
     return delta
@@ -73,7 +75,7 @@ def backward(loss: Tensor, point: Tensor, size: int) -> Tensor:
 
 @contextmanager
 def inner_mode(model: nn.Module, statistics: str) -> Iterator[None]:
-    """An ascent: batch normalisation takes the batch's statistics or the running ones, weights get no gradient."""
+    """Prepare the model for an ascent: statistics of the batch (not kept) or running ones, no weight gradients."""
     if statistics not in STATISTICS:
         raise UnknownNameError("statistics", statistics, list(STATISTICS))
     keep_freed_memory()
@@ -83,12 +85,12 @@ def inner_mode(model: nn.Module, statistics: str) -> Iterator[None]:
 
 @contextmanager
 def frozen_statistics(model: nn.Module) -> Iterator[None]:
-    """Let batch (and instance) normalisation use the batch's statistics without keeping them."""
+    """Let batch and instance normalisation use the statistics of the batch without keeping them."""
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._NormBase) and m.track_running_stats]
     kept = [(m, m.running_mean, m.running_var) for m in norms if m.training]
     for module, *_ in kept:
         module.track_running_stats = False
-        module.running_mean = module.running_var = None  # instance normalisation updates whatever is there
+        module.running_mean = module.running_var = None  # else instance normalisation updates them
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""What an attacker may do: a norm ball of radius eps, cut by the bounds of the data, and sets of such deltas."""
+"""The threat model: a norm ball of radius eps, cut by the bounds of the data, and sets of perturbations in it."""
 
 import math
 from collections.abc import Sequence
@@ -16,16 +16,16 @@ NORMS = ("linf", "l2")
 
 
 class Feasible(Protocol):
-    """A convex set of perturbations, one for each row of a batch; no entry is below `low` or above `high`."""
+    """A convex set of perturbations per row of a batch, all between `low` and `high`."""
 
     @property
     def low(self) -> Tensor:
-        """The least value of each entry."""
+        """The lowest value of each entry."""
         ...
 
     @property
     def high(self) -> Tensor:
-        """The largest value of each entry."""
+        """The highest value of each entry."""
         ...
 
     def project_(self, delta: Tensor) -> Tensor:
@@ -33,29 +33,43 @@ class Feasible(Protocol):
         ...
 
     def climb_(self, delta: Tensor, gradient: Tensor, step: float | Tensor) -> Tensor:
-        """Take, in place, a steepest ascent step of the norm's length `step`, then project; eats `gradient`."""
+        """Take, in place, a steepest ascent step of length `step`, then project; changes `gradient` too."""
         ...
 
     def near(self, centre: Tensor, radius: float | Tensor) -> "Feasible":
-        """The part of the set within `radius` of `centre`, which is first projected onto the set."""
+        """Return the part of the set within `radius` of `centre`, which is first projected onto the set."""
         ...
 
     def noisy(self, centre: Tensor | None, radius: float | Tensor, generator: torch.Generator) -> Tensor:
-        """A point of the set: `centre` (or zero) plus uniform noise from the ball of `radius`, projected."""
+        """Draw a point of the set: `centre` (or zero) plus uniform noise from the ball of `radius`, projected."""
         ...
 
     def rows(self, index: Tensor) -> "Feasible":
-        """The set for some rows of the batch."""
+        """Return the set for these rows of the batch."""
         ...
 
     def saturated(self, delta: Tensor) -> float:
-        """The share of the entries of `delta` (L2: of its rows) that lie on the boundary of the set."""
+        """Return the share of entries of `delta` (L2: of rows) on the boundary of the set."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Ball:
-    """The threat model: norm(delta) <= eps, and x + delta within `bounds` (None: the paper's literal ball)."""
+    """The threat model: norm(delta) <= eps, and x + delta within `bounds`.
+
+    Args:
+        eps: The radius, a number or text such as "8/255".
+        norm: linf or l2.
+        bounds: The lowest and the highest value of x + delta, numbers or tensors; None for the paper's literal ball.
+
+    Raises:
+        InputError: If there is no such ball.
+
+    Example:
+        >>> box = Ball("1/4").around(torch.tensor([[0.0, 0.5]]))
+        >>> box.low.tolist(), box.high.tolist()
+        ([[0.0, -0.25]], [[0.25, 0.25]])
+    """
 
     eps: float
     norm: str = "linf"
@@ -77,18 +91,20 @@ class Ball:
             low, high = torch.broadcast_tensors(*(torch.as_tensor(b) for b in self.bounds))
         except (TypeError, ValueError, RuntimeError):
             raise InputError(
-                f"bounds must be two numbers or tensors that fit each other, got a {type(self.bounds).__name__} that "
-                "is not: give (lowest, highest), or None for none"
+                f"bounds must be two numbers or tensors of one shape, got a {type(self.bounds).__name__}: give "
+                "(lowest, highest), or None for no bounds",
+                code="bounds",
             ) from None
         if not (bool((low <= high).all()) and bool((low < high).any())):  # a single feature may be fixed
             raise InputError(
-                f"the lower bound must lie below the upper one, got {_shown(self.bounds)}: give (lowest, highest)"
+                f"the lower bound must be below the upper one, got {_as_text(self.bounds)}: give (lowest, highest)",
+                code="bounds-order",
             )
         if self.norm == "linf":
             self._check_radius(float((high - low).max()))
 
     def widths(self, x: Tensor) -> Tensor:
-        """The range of each feature: 1 for uint8, which stands for pixels, else that of the bounds or of x itself."""
+        """Return the range of each feature: 1 for uint8, which are pixels, else that of the bounds or of x itself."""
         if x.dtype == torch.uint8:
             return torch.ones(x.shape[1:])
         if self.bounds is None:
@@ -97,19 +113,24 @@ class Ball:
         return torch.where(widths.isfinite(), widths, x.amax(0) - x.amin(0)) if widths.isinf().any() else widths
 
     def check_scale(self, x: Tensor) -> None:
-        """Refuse a radius that no two samples of such data are apart; a few samples do not tell without bounds."""
+        """Raise InputError if eps is larger than any distance between samples, or x looks like pixels from 0 to 255.
+
+        Without bounds, and with pixels in floats, a few samples do not show the range of the data.
+        """
         if self.bounds is not None or x.dtype == torch.uint8:
             width = 1.0 if x.dtype == torch.uint8 else float(self._widths(x).max())
             self._check_radius(width * (1.0 if self.norm == "linf" else math.sqrt(math.prod(x.shape[1:]))))
         elif 0 < self.eps < 1 and _are_pixels(x):
             raise InputError(
                 f"x goes from {float(x.min()):g} to {float(x.max()):g} in whole numbers, as 8-bit pixels do; eps is "
-                f"{self.eps:g}: divide x by 255, or pass bounds=(0, 255) if that is meant"
+                f"{self.eps:g}: divide x by 255, or pass bounds=(0, 255) if that is meant",
+                code="pixels-not-scaled",
+                eps=self.eps,
             )
 
     def _widths(self, x: Tensor) -> Tensor:
-        """Between the bounds of each feature."""
-        low, high = (_spread(torch.as_tensor(b, device=x.device), x[:1])[0] for b in self.bounds or ())
+        """Return the upper minus the lower bound of each feature."""
+        low, high = (_expand(torch.as_tensor(b, device=x.device), x[:1])[0] for b in self.bounds or ())
         return high - low
 
     def _check_radius(self, most: float) -> None:
@@ -119,35 +140,36 @@ class Ball:
                 f"give it in the data's unit, such as {self.eps:g}/255 for images in [0, 1]",
                 code="eps-scale",
                 eps=self.eps,
+                most=most,
             )
 
     def around(self, x: Tensor) -> Feasible:
-        """The deltas allowed for each row of `x`; with bounds, `x` must lie within them."""
+        """Return the perturbations allowed for each row of `x`, which must lie within the bounds."""
         if self.bounds is None:
             low, high = torch.full_like(x, -math.inf), torch.full_like(x, math.inf)
         else:
-            least, most = (_spread(torch.as_tensor(b, dtype=x.dtype, device=x.device), x) for b in self.bounds)
+            least, most = (_expand(torch.as_tensor(b, dtype=x.dtype, device=x.device), x) for b in self.bounds)
             if bool((x < least).any()) or bool((x > most).any()):
                 raise InputError(
-                    f"x goes from {float(x.min()):g} to {float(x.max()):g}, outside its bounds {_shown(self.bounds)}: "
-                    "scale the data, or pass its bounds (None for no bounds)",
+                    f"x goes from {float(x.min()):g} to {float(x.max()):g}, outside its bounds "
+                    f"{_as_text(self.bounds)}: scale the data, or pass its bounds (None for no bounds)",
                     code="data-outside-bounds",
                 )
             low, high = least - x, most - x
-            if not _are_unit(self.bounds):  # where no sum is rounded beyond them
-                low, high = _within(x, low, least, 1), _within(x, high, most, -1)
+            if not _are_unit(self.bounds):  # in [0, 1] no sum is rounded beyond the bounds
+                low, high = _shrink_into(x, low, least, 1), _shrink_into(x, high, most, -1)
         if self.norm == "linf":
             return LinfSet(low.clamp_(min=-self.eps), high.clamp_(max=self.eps))
         return L2Set(low, high, ((None, self.eps),))
 
     def same_as(self, other: "Ball") -> bool:
-        """Whether both allow the same."""
+        """Return whether both balls allow the same."""
         if (self.eps, self.norm) != (other.eps, other.norm) or (self.bounds is None) != (other.bounds is None):
             return False
-        return all(_alike(a, b) for a, b in zip(self.bounds or (), other.bounds or (), strict=True))
+        return all(_are_equal(a, b) for a, b in zip(self.bounds or (), other.bounds or (), strict=True))
 
     def clip(self, point: Tensor) -> Tensor:
-        """`point` within the bounds, against the last bit of rounding."""
+        """Clamp `point` to the bounds, against the last bit of rounding."""
         if self.bounds is None:
             return point
         low, high = (torch.as_tensor(b, dtype=point.dtype, device=point.device) for b in self.bounds)
@@ -156,18 +178,18 @@ class Ball:
 
 @dataclass(frozen=True, eq=False)
 class LinfSet:
-    """The deltas with low <= delta <= high, entry by entry."""
+    """The perturbations with low <= delta <= high in every entry."""
 
     low: Tensor
     high: Tensor
 
     def project_(self, delta: Tensor) -> Tensor:
-        """Clamp."""
+        """Clamp every entry."""
         return torch.clamp(delta, self.low, self.high, out=delta)
 
     def climb_(self, delta: Tensor, gradient: Tensor, step: float | Tensor) -> Tensor:
         """Step along the sign of the gradient."""
-        return self.project_(_added(delta, gradient.sign_(), step))
+        return self.project_(_add_step(delta, gradient.sign_(), step))
 
     def near(self, centre: Tensor, radius: float | Tensor) -> "LinfSet":
         """Intersect with the box of `radius` around `centre`."""
@@ -175,17 +197,17 @@ class LinfSet:
         return LinfSet(torch.maximum(self.low, centre - radius), torch.minimum(self.high, centre + radius))
 
     def noisy(self, centre: Tensor | None, radius: float | Tensor, generator: torch.Generator) -> Tensor:
-        """Uniform noise in each entry."""
+        """Draw uniform noise in each entry."""
         noise = torch.rand(self.low.shape, generator=generator, dtype=self.low.dtype).to(self.low.device)
         noise.mul_(2 * radius).sub_(radius)
         return self.project_(noise if centre is None else noise.add_(centre))
 
     def rows(self, index: Tensor) -> "LinfSet":
-        """The same for some rows."""
+        """Return the set for these rows."""
         return LinfSet(self.low.index_select(0, index), self.high.index_select(0, index))
 
     def saturated(self, delta: Tensor) -> float:
-        """Entries at one of their limits, of those that can move at all."""
+        """Return the share of entries at one of their limits, among those that can move."""
         free = self.low < self.high
         at = (delta <= self.low).logical_or_(delta >= self.high).logical_and_(free)
         return int(at.sum()) / max(1, int(free.sum()))
@@ -193,15 +215,15 @@ class LinfSet:
 
 @dataclass(frozen=True, eq=False)
 class L2Set:
-    """The deltas with low <= delta <= high within L2 balls, the last of which is the one around zero.
+    """The perturbations with low <= delta <= high within L2 balls, the last of which is the ball around zero.
 
-    Projections are made one after the other, the smallest ball first. Every later set contains the centres of the
-    earlier ones, so its projection, which brings nothing further from such a centre, keeps what was reached.
+    Projections follow one another, the smallest ball first. Every later set contains the centres of the earlier ones,
+    so its projection moves no point away from them: earlier constraints stay satisfied.
     """
 
     low: Tensor
     high: Tensor
-    balls: tuple[tuple[Tensor | None, float | Tensor], ...] = field(default=())  # centres, None for zero, and radii
+    balls: tuple[tuple[Tensor | None, float | Tensor], ...] = field(default=())  # centres (None: zero) and radii
 
     def project_(self, delta: Tensor) -> Tensor:
         """Scale into each ball, then clamp."""
@@ -214,18 +236,18 @@ class L2Set:
         return torch.clamp(delta, self.low, self.high, out=delta)
 
     def climb_(self, delta: Tensor, gradient: Tensor, step: float | Tensor) -> Tensor:
-        """Step along the normalised gradient; a zero gradient stays."""
+        """Step along the normalised gradient, unless it is zero."""
         tiny = torch.finfo(gradient.dtype).tiny
-        gradient.div_(_norms(gradient, math.inf).clamp_(min=tiny))  # first, since squares of small entries vanish
+        gradient.div_(_norms(gradient, math.inf).clamp_(min=tiny))  # first: squares of small entries vanish
         gradient.div_(_norms(gradient).clamp_(min=tiny))
-        return self.project_(_added(delta, gradient, step))
+        return self.project_(_add_step(delta, gradient, step))
 
     def near(self, centre: Tensor, radius: float | Tensor) -> "L2Set":
         """Intersect with the ball of `radius` around `centre`."""
         return L2Set(self.low, self.high, ((self.project_(centre.clone()), radius), *self.balls))
 
     def noisy(self, centre: Tensor | None, radius: float | Tensor, generator: torch.Generator) -> Tensor:
-        """Uniform in the ball: a normal direction, a length radius u^(1/d)."""
+        """Draw uniformly from the ball: a normal direction, and a length radius u^(1/d)."""
         noise = torch.randn(self.low.shape, generator=generator, dtype=self.low.dtype)
         lengths = torch.rand((len(noise),) + (1,) * (noise.dim() - 1), generator=generator, dtype=noise.dtype)
         noise, lengths = noise.to(self.low.device), lengths.to(self.low.device)
@@ -233,12 +255,12 @@ class L2Set:
         return self.project_(noise if centre is None else noise.add_(centre))
 
     def rows(self, index: Tensor) -> "L2Set":
-        """The same for some rows."""
-        balls = tuple((_taken(centre, index), _taken(radius, index)) for centre, radius in self.balls)
+        """Return the set for these rows."""
+        balls = tuple((_take_rows(centre, index), _take_rows(radius, index)) for centre, radius in self.balls)
         return L2Set(self.low.index_select(0, index), self.high.index_select(0, index), balls)
 
     def saturated(self, delta: Tensor) -> float:
-        """Rows, up to a hundredth, on the sphere of the ball around zero."""
+        """Return the share of rows on the sphere around zero, up to a hundredth of its radius."""
         return int((_norms(delta) >= 0.99 * self.balls[-1][1]).sum()) / max(1, len(delta))
 
 
@@ -269,12 +291,12 @@ def extreme_noise(
     return normal.mul_(radius / _norms(normal))
 
 
-def _taken(value: Any, index: Tensor) -> Any:
-    """Some rows of what has rows; a number is everybody's."""
+def _take_rows(value: Any, index: Tensor) -> Any:
+    """Index tensors by row; return scalars unchanged."""
     return value.index_select(0, index) if isinstance(value, Tensor) and value.dim() else value
 
 
-def _added(delta: Tensor, direction: Tensor, step: float | Tensor) -> Tensor:
+def _add_step(delta: Tensor, direction: Tensor, step: float | Tensor) -> Tensor:
     return delta.addcmul_(direction, step) if isinstance(step, Tensor) else delta.add_(direction, alpha=step)
 
 
@@ -283,47 +305,42 @@ def _norms(rows: Tensor, order: float = 2) -> Tensor:
     return norms.view(-1, *(1,) * (rows.dim() - 1))
 
 
-def _spread(bound: Tensor, x: Tensor) -> Tensor:
+def _expand(bound: Tensor, x: Tensor) -> Tensor:
     try:
         return bound.expand_as(x)
     except RuntimeError:
         raise InputError(
             f"bounds of shape {tuple(bound.shape)} do not fit samples of shape {tuple(x.shape[1:])}: give one number, "
-            "one for each feature, or, by channel, a shape such as (3, 1, 1)"
+            "one per feature, or one per channel, of a shape such as (3, 1, 1)",
+            code="bounds-shape",
+            shape=tuple(bound.shape),
         ) from None
 
 
 def _are_pixels(x: Tensor) -> bool:
-    """Whether these may be images of 8 bits that nobody has divided by 255."""
+    """Return whether x may be 8-bit images that were not divided by 255."""
     return x.dim() > 2 and 128 < float(x.max()) <= 255 and float(x.min()) >= 0 and torch.equal(x, x.round())
 
 
-def _are_unit(bounds: Any) -> bool:
+def _are_unit(bounds: Sequence[float | Tensor]) -> bool:
     return all(isinstance(b, int | float) for b in bounds) and tuple(bounds) == (0, 1)
 
 
-def _within(x: Tensor, delta: Tensor, bound: Tensor, inwards: int) -> Tensor:
-    """`delta`, by some last bits smaller where x + delta is rounded to a number beyond the bound."""
+def _shrink_into(x: Tensor, delta: Tensor, bound: Tensor, inwards: int) -> Tensor:
+    """Shrink `delta` by a few last bits where x + delta is rounded to a number beyond the bound."""
     while bool((beyond := (x + delta - bound) * inwards < 0).any()):
         delta = torch.where(beyond, torch.nextafter(delta, delta.new_tensor(inwards * math.inf)), delta)
     return delta
 
 
-def _alike(a: float | Tensor, b: float | Tensor) -> bool:
+def _are_equal(a: float | Tensor, b: float | Tensor) -> bool:
     try:
         return bool((torch.as_tensor(a) == torch.as_tensor(b)).all())
-    except RuntimeError:  # of shapes that do not fit
+    except RuntimeError:  # shapes that do not fit
         return False
 
 
-def _finite(value: Any) -> bool:
-    try:
-        return math.isfinite(value)
-    except (TypeError, ValueError):
-        return False
-
-
-def _shown(bounds: Any) -> str:
+def _as_text(bounds: Sequence[float | Tensor]) -> str:
     if any(torch.as_tensor(b).dim() for b in bounds):
-        return "(one for each feature)"
+        return "(one per feature)"
     return f"[{float(bounds[0]):g}, {float(bounds[1]):g}]"

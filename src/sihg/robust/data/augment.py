@@ -1,4 +1,4 @@
-"""Random flip and padded crop, drawn once for images and perturbations, and the way back for the latter."""
+"""Random flip and padded crop of images, also applied to perturbations, which can be moved back."""
 
 from dataclasses import dataclass
 
@@ -10,40 +10,40 @@ from sihg.errors import InputError
 
 @dataclass(frozen=True)
 class Move:
-    """Where each image of a batch went: shifted by (down, right) pixels with zeros from outside, then flipped."""
+    """A move of each image of a batch: shifted by (down, right) pixels, zeros from outside, then flipped."""
 
     down: Tensor
     right: Tensor
     flipped: Tensor
 
     def apply(self, x: Tensor) -> Tensor:
-        """The batch as the model sees it."""
+        """Return the batch as the model sees it."""
         rows, columns = self._source(x)
         return _gather(x, rows, columns)
 
     def back(self, moved: Tensor, rest: Tensor) -> Tensor:
-        """`moved` in the frame of the original images; pixels that were cropped away are those of `rest`."""
+        """Return `moved` in the frame of the original images; pixels that were cropped away come from `rest`."""
         rows, columns = self._target(moved)
         inside = _inside(rows, moved.shape[2])[:, None, :, None] & _inside(columns, moved.shape[3])[:, None, None, :]
         return torch.where(inside, _gather(moved, rows, columns), rest)
 
     def rows(self, index: Tensor) -> "Move":
-        """The move of some images of the batch."""
+        """Return the moves of these images."""
         return Move(self.down[index], self.right[index], self.flipped[index])
 
     def shuffled(self, generator: torch.Generator) -> "Move":
-        """The same moves handed to other images of the batch: independent of each image's own."""
+        """Return the same moves for other images of the batch."""
         return self.rows(torch.randperm(len(self.down), generator=generator))
 
     def _source(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The row and column of the original that each row and column of the result comes from."""
+        """Return the row and column of the original for each row and column of the result."""
         rows = torch.arange(x.shape[2]) - self.down[:, None]
         columns = torch.arange(x.shape[3]).expand(len(x), -1)
         columns = torch.where(self.flipped[:, None], x.shape[3] - 1 - columns, columns) - self.right[:, None]
         return rows.to(x.device), columns.to(x.device)
 
     def _target(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The row and column of the result that each row and column of the original went to."""
+        """Return the row and column of the result for each row and column of the original."""
         rows = torch.arange(x.shape[2]) + self.down[:, None]
         columns = torch.arange(x.shape[3]) + self.right[:, None]
         columns = torch.where(self.flipped[:, None], x.shape[3] - 1 - columns, columns)
@@ -59,20 +59,24 @@ class Augment:
 
     def __post_init__(self) -> None:
         if self.crop < 0:
-            raise InputError(f"crop must be >= 0 pixels, got {self.crop}: 0 shifts nothing")
+            raise InputError(
+                f"crop must be >= 0 pixels, got {self.crop}: 0 shifts nothing", code="crop-range", crop=self.crop
+            )
 
     def draw(self, n: int, generator: torch.Generator) -> Move:
-        """A move for each of n images."""
+        """Draw a move for each of n images."""
         down, right = torch.randint(-self.crop, self.crop + 1, (2, n), generator=generator)
         coin = torch.rand(n, generator=generator) < 0.5
         return Move(down, right, coin if self.flip else torch.zeros(n, dtype=torch.bool))
 
     def check(self, shape: tuple[int, ...]) -> None:
-        """Refuse what cannot be flipped and cropped."""
+        """Raise InputError unless samples are images that can be flipped and cropped."""
         if len(shape) != 3 or min(shape[1:]) <= self.crop:
             raise InputError(
                 f"augmentation moves images of shape (channels, height, width) by up to {self.crop} pixels, but "
-                f"samples have shape {shape}: switch it off (flip false, crop 0)"
+                f"samples have shape {shape}: switch it off (flip false, crop 0)",
+                code="augment-shape",
+                shape=shape,
             )
 
 
@@ -81,9 +85,9 @@ def _inside(place: Tensor, size: int) -> Tensor:
 
 
 def _gather(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """x[b, :, rows[b], columns[b]], zero where a place lies outside."""
+    """Return x[b, :, rows[b], columns[b]], zero for places outside."""
     n, c, h, w = x.shape
     known = _inside(rows, h)[:, :, None] & _inside(columns, w)[:, None, :]
     place = rows.clamp(0, h - 1)[:, :, None] * w + columns.clamp(0, w - 1)[:, None, :]
-    taken = x.flatten(2).gather(2, place.view(n, 1, h * w).expand(-1, c, -1)).view(n, c, h, w)
-    return taken * known[:, None]
+    pixels = x.flatten(2).gather(2, place.view(n, 1, h * w).expand(-1, c, -1)).view(n, c, h, w)
+    return pixels * known[:, None]

@@ -1,4 +1,4 @@
-"""Batches: what a method's step is given, and the loop that gives them."""
+"""Batches: the input of a method's step, and the loop that yields them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -10,32 +10,56 @@ from torch import Tensor
 from sihg.core.draw import generator
 from sihg.errors import InputError
 from sihg.robust.data.augment import Augment, Move
-from sihg.robust.data.order import order
+from sihg.robust.data.order import epoch_order
 from sihg.robust.data.samples import Samples, as_samples
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Some samples of an epoch, as floats and augmented, and where all their randomness comes from.
+    """Samples of an epoch, as floats and augmented, and the source of all their randomness.
 
-    From a loader of your own: Batch(x, y, index, epoch, step), with a step that counts on, so that noise differs.
+    In a loop of your own: Batch(x, y, index, epoch, step), with a step that grows, so that noise differs.
+
+    Args:
+        x: The samples.
+        y: Their labels.
+        index: The number of each sample in the data set.
+        epoch: The epoch, from 0 on.
+        step: Global batches before this one, over all epochs.
+        time: Epochs trained before this batch, with their fraction (below 0: `epoch`).
+        size: Samples of the global batch: losses are sums divided by it (0: those of x).
+        seed: Decides all draws.
+        moves: The augmentation of the global batch.
+        first: The row of the global batch where these begin, when gradients are accumulated.
+
+    Raises:
+        InputError: Unless x, y and index have the same number of rows, at least one ("batch-rows").
+
+    Example:
+        >>> batch = Batch(torch.zeros(4, 2), torch.zeros(4), torch.arange(4), epoch=0)
+        >>> [len(part.x) for part in batch.parts(3)]
+        [2, 1, 1]
     """
 
     x: Tensor
     y: Tensor
-    index: Tensor  # of each sample in the data set
+    index: Tensor
     epoch: int
-    step: int = 0  # global batches before this one, over all epochs
-    time: float = -1.0  # epochs trained before this batch, with their fraction (below 0: `epoch`)
-    size: int = 0  # samples of the global batch: losses are sums divided by it (0: those of x)
+    step: int = 0
+    time: float = -1.0
+    size: int = 0
     seed: int = 0
-    moves: Move | None = None  # the augmentation of the global batch
-    first: int = 0  # row of the global batch that these begin with, when gradients are accumulated
+    moves: Move | None = None
+    first: int = 0
 
     def __post_init__(self) -> None:
         rows = (len(self.x), len(self.y), len(self.index))
         if len(set(rows)) > 1 or not rows[0]:
-            raise InputError(f"x, y and index have {rows} rows: give a batch of at least one sample, one of each a row")
+            raise InputError(
+                f"x, y and index have {rows} rows: give all three the same number, at least 1",
+                code="batch-rows",
+                rows=rows,
+            )
         if self.time < 0:
             object.__setattr__(self, "time", float(self.epoch))
         if self.size == 0:
@@ -43,27 +67,27 @@ class Batch:
 
     @property
     def part(self) -> slice:
-        """The rows of the global batch that these are."""
+        """The rows of these samples in the global batch."""
         return slice(self.first, self.first + len(self.x))
 
     @property
     def move(self) -> Move | None:
-        """The augmentation that x has gone through."""
-        return None if self.moves is None else self._mine(self.moves)
+        """The augmentation of x."""
+        return None if self.moves is None else self._own_rows(self.moves)
 
     def other_move(self) -> Move | None:
-        """One that is independent of it: the moves of the global batch, handed to other images."""
-        return None if self.moves is None else self._mine(self.moves.shuffled(self.draw("delta")))
+        """Return an augmentation independent of `move`: those of the global batch, shuffled."""
+        return None if self.moves is None else self._own_rows(self.moves.shuffled(self.draw("delta")))
 
-    def _mine(self, moves: Move) -> Move:
+    def _own_rows(self, moves: Move) -> Move:
         return moves.rows(torch.arange(self.size)[self.part])
 
     def draw(self, purpose: str) -> torch.Generator:
-        """The generator for one purpose, the same for all parts of a batch: draw for `size` rows and take `part`."""
+        """Return the generator for a purpose, the same for all parts of a batch: draw `size` rows and take `part`."""
         return generator(self.seed, purpose, self.epoch, self.step)
 
     def parts(self, count: int) -> "Iterator[Batch]":
-        """The batch in `count` parts of nearly equal size, whose gradients add up to that of the whole."""
+        """Yield the batch in `count` parts of nearly equal size, whose gradients add up to that of the whole."""
         for rows in torch.arange(len(self.x)).tensor_split(count):
             if len(rows):
                 x, y, index = self.x[rows], self.y[rows], self.index[rows]
@@ -79,9 +103,22 @@ def batches(
     augment: Augment | None = None,
     device: str = "cpu",
 ) -> Iterator[Batch]:
-    """Every sample once an epoch, in the epoch's order, the last batch of an epoch perhaps smaller.
+    """Yield every sample once per epoch, in the order of the epoch; the last batch may be smaller.
 
-    `data` is a Samples, a torch Dataset or a pair (x, y).
+    Args:
+        data: Samples, a torch Dataset, or a pair (x, y).
+        size: Samples per batch.
+        seed: Decides the order and all draws.
+        epochs: Epochs to yield.
+        augment: Random flips and crops, or None.
+        device: Where the batches go.
+
+    Raises:
+        InputError: If the data or the size cannot be used.
+
+    Example:
+        >>> [len(batch.x) for batch in batches((torch.zeros(5, 2), [0, 1, 0, 1, 0]), size=2)]
+        [2, 2, 1]
     """
     samples = as_samples(data)
     check_batch_size(size, len(samples))
@@ -92,24 +129,28 @@ def batches(
 
 
 def steps_per_epoch(n: int, size: int) -> int:
-    """Batches in an epoch."""
+    """Return the number of batches per epoch."""
     return -(-n // size)
 
 
 def check_batch_size(size: int, n: int) -> None:
-    """Refuse a batch size that gives no batch."""
+    """Raise InputError unless there is at least one batch."""
     if size < 1:
-        raise InputError(f"the batch size must be at least 1, got {size}: 50 is common for small data")
+        raise InputError(
+            f"the batch size must be at least 1, got {size}: 50 is common for small data",
+            code="batch-size-range",
+            batch_size=size,
+        )
     if n < 1:
-        raise InputError("the data set is empty: there is nothing to train on")
+        raise InputError("the data set is empty: give at least one sample", code="no-samples")
 
 
 def epoch_batches(
     samples: Samples, *, size: int, seed: int, epoch: int, first: int, augment: Augment | None, device: str = "cpu"
 ) -> Iterator[Batch]:
-    """The batches of one epoch from number `first` on."""
+    """Yield the batches of one epoch from number `first` on."""
     steps = steps_per_epoch(len(samples), size)
-    places = order(len(samples), seed, epoch)
+    places = epoch_order(len(samples), seed, epoch)
     for number in range(first, steps):
         index = places[number * size : (number + 1) * size]
         step = epoch * steps + number

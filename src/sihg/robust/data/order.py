@@ -8,9 +8,12 @@ from sihg.core.draw import generator
 SHARDS = 64
 
 
-def order(n: int, seed: int, epoch: int) -> Tensor:
-    """Every sample once. Shard v holds the samples i with i = v mod 64; the j-th of its permutation has the key
-    (j + u_v) / len_v, u_v uniform, and samples come in the order of their keys."""
+def epoch_order(n: int, seed: int, epoch: int) -> Tensor:
+    """Return a permutation of n samples, sorted by key.
+
+    Shard v holds the samples i with i = v mod 64. The j-th sample of its permutation has the key (j + u_v) / len_v,
+    where u_v is uniform.
+    """
     keys, samples = [], []
     for v in range(min(SHARDS, n)):
         draw = generator(seed, "order", epoch, v)
