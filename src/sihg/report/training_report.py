@@ -8,14 +8,14 @@ from matplotlib.figure import Figure
 
 from sihg.errors import InputError
 from sihg.report.figures.confusion import confusion_figure, confusions, strongest_attack
-from sihg.report.figures.examples import galleries, gallery_figure
+from sihg.report.figures.examples import gallery_figure
 from sihg.report.figures.learning_curves import learning_curves
 from sihg.report.figures.memory_histogram import memories, memory_figure
 from sihg.report.figures.radius import entry_curves, radius_figure
 from sihg.report.figures.style import figure_style, save_figure
 from sihg.report.page.html import DrawnFigure
 from sihg.report.page.training_page import training_page
-from sihg.report.read.runs import Entry, folder_name, group_trials, read_runs
+from sihg.report.read.runs import Entry, first_gallery, folder_name, group_trials, read_runs
 from sihg.report.tables.table import Table, as_csv, as_latex, as_markdown, for_reading
 from sihg.report.tables.training_tables import difference_table, entry_table, evaluation_table, training_table
 from sihg.store.files import write_text
@@ -119,7 +119,7 @@ def drawings(entries: Sequence[Entry]) -> Iterator[Drawing]:
     for i, norm in enumerate(dict.fromkeys(curve.norm for curve in curves), 1):
         figure = radius_figure([curve for curve in curves if curve.norm == norm])
         yield Drawing(f"radius-{i}", figure, "Accuracy against ε", RADIUS, "attacks")
-    found = [(entry, gallery) for entry in entries for gallery in galleries(entry)]
+    found = [(entry, gallery) for entry in entries for gallery in first_gallery(entry)]
     for i, (entry, gallery) in enumerate(found, 1):
         samples, classes = len(gallery.label), len(gallery.classes)
         shown = f"; {samples} of {classes} classes" if samples < classes else ""

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from sihg.report.figures.confusion import confusion_figure, confusions, strongest_attack
-from sihg.report.figures.examples import galleries, gallery_figure
+from sihg.report.figures.examples import gallery_figure
 from sihg.report.figures.memory_histogram import memories, memory_figure
 from sihg.report.figures.radius import entry_curves, radius_figure
 from sihg.report.read.evaluations import read_gallery
-from sihg.report.read.runs import Entry, group_trials, read_run, run_folders
+from sihg.report.read.runs import Entry, first_gallery, group_trials, read_run, run_folders
 from sihg.report.training_report import drawings, report_training
 from tests.refused import refused
 from tests.report.folders import (
@@ -175,7 +175,7 @@ def test_a_gallery_that_is_not_shown_is_not_read(tmp_path: Path) -> None:
     write_gallery(first)
     (second / "gallery.npz").write_bytes(b"PK")
     (entry,) = read(tmp_path)
-    assert [made.run for made in galleries(entry)] == [first.name]
+    assert [made.run for made in first_gallery(entry)] == [first.name]
 
 
 def test_nothing_is_unpickled(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from sihg.report.figures.learning_curves import best_so_far, tracks
 from sihg.report.read.runs import Entry, group_trials, read_run
 from sihg.report.tables.table import Column, Table, for_reading
 from sihg.report.tables.training_tables import entry_table
-from sihg.store.statistics import Spread, spread
+from sihg.store.statistics import Spread
 from tests.report.folders import attack_row, rows, write_evaluation, write_run
 
 
@@ -57,12 +57,6 @@ def test_an_entry_has_the_name_of_its_runs(tmp_path: Path, names: tuple[str, str
 def test_two_entries_never_share_a_name(tmp_path: Path) -> None:
     found = made(tmp_path, {"m-s0": {"seed": 0}, "m-s1": {"seed": 1, "eps": 0.5}})
     assert [one.name for one in found] == ["m-s0", "m-s1"]
-
-
-def test_mean_and_sample_deviation() -> None:
-    assert spread([0.25, 0.75, None]) == Spread(0.5, stdev([0.25, 0.75]), 2, 3)
-    assert spread([0.25]) == Spread(0.25, None, 1, None)
-    assert spread([None]) is None
 
 
 def test_the_headline_is_over_the_trials(tmp_path: Path) -> None:

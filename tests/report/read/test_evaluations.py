@@ -139,3 +139,11 @@ def test_remarks_on_attacks_are_warnings_but_those_on_proofs_are_not(tmp_path: P
     )
     write_curve(run, "fgsm")
     assert [remark.text for remark in read_run(run).remarks] == ["pgd-20: the loss is flat"]
+
+
+def test_of_two_evaluations_on_as_many_samples_the_one_that_broke_more_counts(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a")
+    for name, accuracy in {"1": 0.5, "2": 0.25, "3": 0.375}.items():
+        write_evaluation(run, name, attacks=[attack_row("pgd-20", accuracy)])
+    report_training(run)
+    assert read_csv(run)[0]["test pgd-20"] == "0.25"

@@ -1,16 +1,13 @@
 """Differences between entries, against SciPy's own test and by hand."""
 
 from pathlib import Path
-from statistics import fmean, stdev
 
-import numpy as np
 import pytest
 from scipy import stats
 
 from sihg.report.read.runs import group_trials, read_runs
 from sihg.report.tables.table import Table
 from sihg.report.tables.training_tables import MAX_ALL_PAIRS, difference_table, entry_table
-from sihg.store.statistics import Spread, spread, welch
 from tests.report.folders import attack_row, write_evaluation, write_run
 
 
@@ -23,22 +20,6 @@ def write(folder: Path, accuracies: dict[str, list[float]]) -> None:
         for seed, value in enumerate(values):
             run = write_run(folder / f"{method}-s{seed}", method=method, seed=seed)
             write_evaluation(run, attacks=[attack_row("pgd-20", value, 9)])
-
-
-@pytest.mark.parametrize("sizes", [(2, 2), (3, 5), (7, 2)])
-def test_the_interval_equals_scipys(sizes: tuple[int, int]) -> None:
-    draw = np.random.default_rng(0)
-    one, other = (draw.normal(0.5, scale, n) for scale, n in zip((0.03, 0.3), sizes, strict=True))
-    ours = welch(*(Spread(fmean(values), stdev(values), len(values)) for values in (one, other)))
-    theirs = stats.ttest_ind(one, other, equal_var=False).confidence_interval(0.95)
-    assert ours == pytest.approx((one.mean() - other.mean(), theirs.low, theirs.high), rel=1e-12)
-
-
-def test_equal_trials_have_an_interval_of_width_zero() -> None:
-    assert welch(Spread(0.5, 0.0, 2), Spread(0.25, 0.0, 3)) == (0.25, 0.25, 0.25)
-    known = spread([0.25, 0.75, None])
-    assert known is not None
-    assert known.n == 2  # what has no number is no trial
 
 
 def test_the_later_entry_minus_the_earlier(tmp_path: Path) -> None:
@@ -62,3 +43,11 @@ def test_many_entries_are_compared_only_with_the_first(tmp_path: Path) -> None:
     single = {"a": [0.5]}  # not the first of those that have deviations
     write(tmp_path, single | {f"m{i}": [0.1 * i, 0.1 * i + 0.05] for i in range(MAX_ALL_PAIRS + 1)})
     assert [row[:2] for row in found(tmp_path).rows] == [[f"m{i}", "m0"] for i in range(1, MAX_ALL_PAIRS + 1)]
+
+
+def test_the_row_over_all_attacks_is_not_compared(tmp_path: Path) -> None:
+    for method, value in {"dat": 0.25, "pgd": 0.5}.items():
+        for seed in range(2):
+            run = write_run(tmp_path / f"{method}-s{seed}", method=method, seed=seed)
+            write_evaluation(run, attacks=[attack_row(attack, value + 0.1 * seed) for attack in ("pgd-20", "all")])
+    assert [row[2] for row in found(tmp_path).rows] == ["pgd-20"]

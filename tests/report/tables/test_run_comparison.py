@@ -64,3 +64,17 @@ def test_a_page_goes_into_a_folder(tmp_path: Path) -> None:
     assert "Settings that differ" in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
     with refused("no-runs", folder=tmp_path / "out" / "report"):
         compare(tmp_path / "out" / "report")
+
+
+def test_attacks_have_the_order_of_the_report(tmp_path: Path) -> None:
+    write_evaluation(write_run(tmp_path / "a"), attacks=[attack_row("pgd-20", 0.5), attack_row("all", 0.5)])
+    write_evaluation(write_run(tmp_path / "b"), attacks=[attack_row("fgsm", 0.5), attack_row("natural", 0.75)])
+    comparison = compare(tmp_path)
+    assert comparison.attacks == ("natural", "pgd-20", "fgsm", "all")
+    headings = [column.heading for column in next(iter(comparison.tables().values())).columns]
+    assert headings[5:9] == ["natural %", "pgd-20 %", "fgsm %", "all %"]
+
+
+def test_a_setting_that_one_run_lacks_differs(tmp_path: Path) -> None:
+    comparison = compare([write_run(tmp_path / "a", noise="none"), write_run(tmp_path / "b")])
+    assert [run.settings for run in comparison.runs] == [{"noise": "none"}, {"noise": None}]

@@ -9,18 +9,11 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from sihg.report.figures.style import INK, QUIET, fit_text
-from sihg.report.read.evaluations import Floats, Gallery, read_gallery
-from sihg.report.read.runs import Entry
+from sihg.report.read.evaluations import Floats, Gallery
 
 PER_ROW = 5  # samples
 WIDTH, LEFT, TEXT, EDGE = 4.8, 0.95, 0.2, 0.03  # inches: the figure, before the images, a line of text, around an image
 WRONG = "#b42318"
-
-
-def galleries(entry: Entry) -> list[Gallery]:
-    """Read the gallery of the entry's first trial that has one."""
-    found = [run for run in entry.counted if run.folder.gallery.is_file()]
-    return [read_gallery(run.folder.gallery, run.name) for run in found[:1]]
 
 
 def gallery_figure(gallery: Gallery) -> Figure:

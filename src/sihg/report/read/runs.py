@@ -16,10 +16,12 @@ from sihg.errors import InputError
 from sihg.report.read.evaluations import (
     Evaluation,
     Floats,
+    Gallery,
     RadiusCurve,
     Remark,
     collect_evaluations,
     natural_order,
+    read_gallery,
     read_records,
 )
 from sihg.report.read.palette import Look, looks
@@ -214,6 +216,7 @@ def compare_settings(runs: Sequence[TrainingRun]) -> tuple[Settings, dict[str, l
     """Return the settings that all runs share, and the values per run of the others (None: not set)."""
     first, names = runs[0].settings, {name: None for run in runs for name in run.settings}
     differing = {found.name for run in runs for found in differing_settings(first, run.settings)}
+    differing |= {name for name in names if any(name not in run.settings for run in runs)}
     common = {name: value for name, value in first.items() if name not in differing}
     return common, {name: [run.settings.get(name) for run in runs] for name in names if name in differing}
 
@@ -223,6 +226,12 @@ def setting_text(value: object) -> str:
     if value is None:
         return "—"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def first_gallery(entry: Entry) -> list[Gallery]:
+    """Read the gallery of the first counted trial that has one; empty if none has."""
+    found = [run for run in entry.counted if run.folder.gallery.is_file()]
+    return [read_gallery(run.folder.gallery, run.name) for run in found[:1]]
 
 
 def read_memory(run: TrainingRun) -> Floats:

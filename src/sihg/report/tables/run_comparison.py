@@ -54,19 +54,21 @@ class Comparison:
 
     Args:
         runs: A row per run.
+        attacks: The attacks, in the order of the report.
         means: A row per group of runs that differ only in their seed; without rows if each run is alone.
         differences: A row per attack and pair of groups: the difference of their means and its 95 % interval.
         notes: What to keep in mind when reading the tables.
     """
 
     runs: tuple[RunRow, ...]
+    attacks: tuple[str, ...]
     means: Table
     differences: Table
     notes: tuple[str, ...]
 
     def tables(self) -> dict[str, Table]:
         """Return the tables for reading, by title."""
-        tables = _run_table(self.runs)
+        tables = _run_table(self.runs, self.attacks)
         if self.runs[0].settings:
             tables["settings that differ"] = _settings_table(self.runs)
         if self.means.rows:
@@ -123,15 +125,14 @@ def compare_runs(runs: Sequence[TrainingRun]) -> Comparison:
     if any(test.rule == PROVEN for of_run in results.values() for test in of_run.values()):
         notes.append(f"{PROVEN}: a lower bound; attacks give upper bounds")
     shown = means if several else Table(means.columns, [])
-    return Comparison(tuple(rows), shown, difference_table(means, owners), tuple(notes))
+    return Comparison(tuple(rows), tuple(results), shown, difference_table(means, owners), tuple(notes))
 
 
 def _watched(row: MetricsRow | None) -> Watched:
     return Watched() if row is None else Watched(row.epoch, row.natural, row.robust)
 
 
-def _run_table(runs: Sequence[RunRow]) -> dict[str, Table]:
-    attacks = list(dict.fromkeys(attack for run in runs for attack in run.evaluations))
+def _run_table(runs: Sequence[RunRow], attacks: Sequence[str]) -> dict[str, Table]:
     sizes = {test.samples for run in runs for test in run.evaluations.values()}
     headings = ["run", "method", "epochs", "watched %", "best % (epoch)", *(f"{a} %" for a in attacks)]
     rows: list[list[Cell]] = [
