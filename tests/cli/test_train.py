@@ -332,3 +332,29 @@ def test_loggers_of_a_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     for name, code in (("fail", "user-code-failed"), ("Silent", "logger-not-callable"), ("gone", "user-code-import")):
         said = refused(capsys, "train", "--out", tmp_path / "other", *TINY, "--overwrite", "--logger", f"{file}:{name}")
         assert said.endswith(f"[{code}]")
+
+
+METHOD = """
+from dataclasses import dataclass
+from sihg.robust.methods import PGDAT
+
+@dataclass(kw_only=True)
+class Mine(PGDAT):
+    strength: float = 0.5
+"""
+
+
+def test_a_users_own_method(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.py").write_text(METHOD)
+    monkeypatch.chdir(tmp_path)
+    assert run("train", "--method", "mine.py:Mine", "--set", "strength=3/4", "--out", "run", *TINY) == 0
+    method = tomllib.loads((tmp_path / "run" / "config.toml").read_text())["method"]
+    assert (method["name"], method["strength"], method["steps"]) == (f"{tmp_path / 'mine.py'}:Mine", 0.75, 2)
+    monkeypatch.chdir("/")
+    assert run("resume", tmp_path / "run") == 0
+    capsys.readouterr()
+    words = ("train", "--method", f"{tmp_path / 'mine.py'}:Mine", "--out", tmp_path / "other")
+    assert "is --set strength=VALUE [unknown-argument]" in refused(capsys, *words, "--strength", "1")
+    assert "did you mean 'strength'?" in refused(capsys, *words, "--set", "strenght=1")

@@ -40,5 +40,6 @@ class CommandParser(argparse.ArgumentParser):
         elif near:
             hint = f"did you mean {near[0]}?"
         else:
-            hint = f"`{self.prog} --help` lists all"
+            own = f"; a setting of your own method is --set {word.lstrip('-')}=VALUE" if "--set" in known else ""
+            hint = f"`{self.prog} --help` lists all{own}"
         return InputError(f"unknown argument {word!r}: {hint}", code="unknown-argument", word=word, hint=hint)

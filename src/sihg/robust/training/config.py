@@ -276,7 +276,11 @@ def resolve_name(name: str, method: str) -> str:
             name=name,
             owners=owners,
         )
-    every = {*_types(Settings), *_types(OptimizerOptions), *(key for other in METHODS for key in method_fields(other))}
+    every = {
+        *_types(Settings),
+        *_types(OptimizerOptions),
+        *(key for other in (*METHODS, method) for key in method_fields(other)),
+    }
     near = difflib.get_close_matches(name, every, n=1)
     hint = f"did you mean {near[0]!r}?" if near else "`sihg train --help` lists all settings"
     raise InputError(f"unknown setting {name!r}: {hint}", code="unknown-setting", name=name, hint=hint)
