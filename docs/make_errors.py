@@ -11,8 +11,8 @@ SOURCE, TABLE = ROOT / "src" / "sihg", ROOT / "docs" / "errors.md"
 UNKNOWN_NAME = "UnknownNameError"  # makes its code from its first argument
 HEAD = """# Errors
 
-Every error that sihg raises on purpose is a `sihg.SihgError` with a `code`, which stays the same when the words change,
-and `values`, a dictionary of what the message names. The command line prints the message without a traceback.
+Every error that sihg raises on purpose is a `sihg.errors.SihgError` with a `code`, which stays the same when the words
+change, and `values`, a dictionary of what the message names. The command line prints the message without a traceback.
 Words in capitals stand for values. This table is made by `python docs/make_errors.py`.
 
 | code | meaning | what to do | where |
