@@ -2,10 +2,10 @@
 
 import json
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-import torch
 
 from sihg.cli.main import main
 from sihg.experiments import machine
@@ -15,7 +15,7 @@ def test_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     monkeypatch.setattr(machine, "probe", lambda code: "work" if "bfloat16" in code else "killed by SIGILL")
     assert main(["doctor", "--json", "--data-dir", str(tmp_path / "none")]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["versions and hardware"]["torch"] == torch.__version__
+    assert found["versions and hardware"]["torch"] == version("torch")
     assert found["convolutions"] == {"bfloat16": "work", "half": "killed by SIGILL"}
     assert (found["data"]["digits"], found["data"]["mnist"]) == ("bundled", "absent")
     assert found["free gigabytes"]["data folder"] > 0

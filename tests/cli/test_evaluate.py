@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 import warnings
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +54,7 @@ def test_a_run_by_hand(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert path == done / "evaluation" / "last_test_natural+pgd-3.json"
     kept = json.loads(path.read_text())
     assert kept["attacks"] == record["attacks"]
-    assert kept["environment"]["torch"] == torch.__version__
+    assert kept["environment"]["torch"] == version("torch")
     with np.load(path.with_suffix(".npz")) as file:
         assert file["attack"].tolist() == ["natural", "pgd-3"]
         assert file["broken"].sum(1).tolist() == [row["broken"] for row in record["attacks"][:-1]]
