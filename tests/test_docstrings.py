@@ -13,15 +13,7 @@ ROOMS = [
     *(f"sihg.robust.{part}" for part in ("data", "models", "attacks", "methods", "training", "evaluation")),
 ]
 # Rooms in which every public name is complete.
-READY = {
-    "sihg.experiments",
-    "sihg.core",
-    "sihg.minimax",
-    "sihg.report",
-    "sihg.robust.methods",
-    "sihg.robust.training",
-    "sihg.store",
-}
+NOT_READY = {"sihg", "sihg.robust.attacks", "sihg.robust.data", "sihg.robust.models"}
 
 
 def missing_sections(thing: Any) -> list[str]:
@@ -45,7 +37,7 @@ def _takes_arguments(thing: Any) -> bool:
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_public_names_are_documented(room: str, request: pytest.FixtureRequest) -> None:
-    if room not in READY:
+    if room in NOT_READY:
         request.applymarker(pytest.mark.xfail(strict=False))
     module = importlib.import_module(room)
     assert module.__doc__
