@@ -23,7 +23,7 @@ def memory(request: pytest.FixtureRequest, tmp_path: Path) -> PerturbationMemory
 
 @pytest.mark.parametrize(("dtype", "error"), [("int8", EPS / 254), ("fp16", EPS * 2**-11), ("fp32", EPS * 2**-22)])
 @given(seed=st.integers(0, 10**6), epoch=st.integers(0, 9), samples=st.sets(st.integers(0, 9)))
-def test_what_an_epoch_writes_is_read_in_the_next_and_never_in_itself(
+def test_an_epoch_reads_what_the_epoch_before_wrote(
     dtype: str, error: float, seed: int, epoch: int, samples: set[int]
 ) -> None:
     memory = PerturbationMemory(10, SHAPE, EPS, dtype=dtype)
@@ -214,7 +214,7 @@ def test_an_overwritten_generation_is_refused(memory: PerturbationMemory) -> Non
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
-def test_what_is_not_finite_is_refused_and_nothing_written(memory: PerturbationMemory, wrong: float) -> None:
+def test_nan_and_infinity_are_refused_and_nothing_is_written(memory: PerturbationMemory, wrong: float) -> None:
     delta = draws(0, 3)
     delta[1, 0, 2] = wrong
     with refused("memory-not-finite", sample=7):
@@ -222,7 +222,7 @@ def test_what_is_not_finite_is_refused_and_nothing_written(memory: PerturbationM
     assert not everything(memory, 1).any()
 
 
-def test_what_does_not_fit_is_refused_and_nothing_written(memory: PerturbationMemory) -> None:
+def test_wrong_shapes_and_samples_are_refused_and_nothing_is_written(memory: PerturbationMemory) -> None:
     with refused("memory-delta-range", sample=7):
         memory.write(index(2, 7), 0, torch.tensor([0.3, -0.3006])[:, None, None].expand(2, *SHAPE))
     with refused("memory-delta-shape", shape=(2, 3, 2)):

@@ -16,7 +16,7 @@ from tests.robust.perturbations import EPS, SHAPE, draws, everything
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_files_hold_what_ram_holds(tmp_path: Path, dtype: str) -> None:
+def test_files_and_ram_hold_the_same(tmp_path: Path, dtype: str) -> None:
     ram = PerturbationMemory(10, SHAPE, EPS, dtype=dtype)
     files = PerturbationMemory(10, SHAPE, EPS, dtype=dtype, folder=tmp_path, chunk_bytes=120)
     for epoch in range(3):

@@ -111,15 +111,15 @@ class PerturbationMemory:
             index: The numbers of the samples.
             epoch: The current epoch, from 0.
         """
-        where = self._checked_index(index)
+        where = self._check_index(index)
         _check_epoch(epoch)
         slot = (epoch - 1) % 2
         rows = self._gather(slot, where)
         others = self._tags(rows)[:, 1] != epoch  # not from epoch - 1
-        self._check(rows, where, slot)
+        self._check_rows(rows, where, slot)
         if others.any():
-            rows[others] = self._newest(rows[others], where[others], slot, epoch)
-        return self._decoded(rows)
+            rows[others] = self._find_newest(rows[others], where[others], slot, epoch)
+        return self._decode(rows)
 
     def write(self, index: Tensor, epoch: int, delta: Tensor) -> None:
         """Store perturbations of `epoch`, rounded; those of the epoch before stay as they are.
@@ -132,7 +132,7 @@ class PerturbationMemory:
         Raises:
             InputError: A perturbation is NaN, infinite or larger than eps; nothing is stored.
         """
-        where = self._checked_index(index)
+        where = self._check_index(index)
         _check_epoch(epoch)
         if len(np.unique(where)) < len(where):
             twice = int(np.flatnonzero(np.bincount(where) > 1)[0])
@@ -148,7 +148,7 @@ class PerturbationMemory:
                 code="memory-delta-shape",
                 shape=tuple(delta.shape),
             )
-        rows = self._encoded(delta.detach().to("cpu", torch.float32).reshape(-1, self._values).numpy(), where)
+        rows = self._encode(delta.detach().to("cpu", torch.float32).reshape(-1, self._values).numpy(), where)
         self._tag(rows, where, epoch)
         self._scatter(epoch % 2, where, rows)
 
@@ -159,8 +159,8 @@ class PerturbationMemory:
         for where in self._blocks():
             rows = self._gather(epoch % 2, where)
             others = self._tags(rows)[:, 1] != epoch + 1
-            self._check(rows, where, epoch % 2)
-            rows[others] = self._newest(rows[others], where[others], epoch % 2, epoch + 1)
+            self._check_rows(rows, where, epoch % 2)
+            rows[others] = self._find_newest(rows[others], where[others], epoch % 2, epoch + 1)
             values[where] = self._stored(rows)
             tags[where, 0] = self._tags(rows)[:, 1].astype(np.int64) - 1
             tags[where, 1] = self._tags(rows)[:, 2]
@@ -172,12 +172,12 @@ class PerturbationMemory:
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Continue from a `state`; one that does not fit changes nothing."""
-        values, tags = self._checked_state(state)
+        values, tags = self._check_state(state)
         rows, samples, slots = np.zeros((self.n, self._row_bytes), np.uint8), np.arange(self.n), tags[:, 0] % 2
         self._stored(rows)[:] = values
         self._tags(rows)[:] = np.column_stack([samples, tags[:, 0] + 1, tags[:, 1]]) * (tags[:, :1] >= 0)
         for slot in range(2):
-            self._check(rows[slots == slot], samples[slots == slot], slot)
+            self._check_rows(rows[slots == slot], samples[slots == slot], slot)
         for slot in range(2):
             self._scatter(slot, samples, rows * (slots == slot)[:, None])
 
@@ -204,7 +204,7 @@ class PerturbationMemory:
         for chunk in self._maps:
             chunk.flush()
 
-    def _checked_index(self, index: Tensor) -> Index:
+    def _check_index(self, index: Tensor) -> Index:
         where: Index = index.detach().cpu().numpy()
         if where.ndim != 1 or where.dtype != np.int64:
             raise InputError(
@@ -229,12 +229,12 @@ class PerturbationMemory:
         """Return sample, epoch + 1 and checksum of rows, as a view."""
         return rows[:, -TAG_BYTES:].view("<u4")
 
-    def _sums(self, rows: Rows) -> NDArray[np.uint32]:
+    def _checksums(self, rows: Rows) -> NDArray[np.uint32]:
         """Compute the checksums of rows, over everything but the checksum itself."""
         data, size, seed = memoryview(rows.reshape(-1).data), self._row_bytes, self._seed
         return np.array([crc32(data[i : i + size - 4], seed) for i in range(0, rows.size, size)], np.uint32)
 
-    def _encoded(self, delta: NDArray[np.float32], where: Index) -> Rows:
+    def _encode(self, delta: NDArray[np.float32], where: Index) -> Rows:
         """Return rows of rounded delta / eps, without tags."""
         limit = self.eps * (1 + TOLERANCE)
         if not np.abs(delta).max(initial=0) <= limit:  # nan too
@@ -247,7 +247,7 @@ class PerturbationMemory:
             self._stored(rows)[:] = (delta / np.float32(self.eps)).clip(-1, 1)
         return rows
 
-    def _decoded(self, rows: Rows) -> Tensor:
+    def _decode(self, rows: Rows) -> Tensor:
         values = self._stored(rows).astype(np.float32)
         if self.dtype == "int8":
             values /= INT8_STEPS  # first, so that 127 gives eps itself
@@ -258,26 +258,28 @@ class PerturbationMemory:
         tags = self._tags(rows)
         tags[:, 0] = where
         tags[:, 1] = epoch + 1
-        tags[:, 2] = self._sums(rows)
+        tags[:, 2] = self._checksums(rows)
 
-    def _check(self, rows: Rows, where: Index, slot: int) -> None:
+    def _check_rows(self, rows: Rows, where: Index, slot: int) -> None:
         """Raise InputError unless the rows are exactly what was written for these samples."""
         tags = self._tags(rows)
-        good = (tags[:, 2] == self._sums(rows)) & (tags[:, 0] == where) & (tags[:, 1] % 2 != slot)  # epoch % 2 == slot
+        good = (
+            (tags[:, 2] == self._checksums(rows)) & (tags[:, 0] == where) & (tags[:, 1] % 2 != slot)
+        )  # epoch % 2 == slot
         if not good.all():
             good |= (tags[:, 1] == 0) & ~rows.any(axis=1)  # never written
         if not good.all():
             i = int(np.flatnonzero(~good)[0])
             self._refuse_row(rows[i : i + 1], int(where[i]), slot)
 
-    def _newest(self, rows: Rows, where: Index, slot: int, epoch: int) -> Rows:
+    def _find_newest(self, rows: Rows, where: Index, slot: int, epoch: int) -> Rows:
         """Return the newest rows before `epoch`, given the rows of `slot`, none of which is of epoch - 1."""
         mine = self._tags(rows)[:, 1].astype(np.int64) - 1
         if (mine >= epoch).any():
             self._refuse_late(int(where[mine >= epoch][0]), int(mine[mine >= epoch][0]), epoch)
         if epoch > 0:  # else nothing is older; a row that a crash damaged in epoch 0 is not needed
             others = self._gather(1 - slot, where)
-            self._check(others, where, 1 - slot)
+            self._check_rows(others, where, 1 - slot)
             theirs = self._tags(others)[:, 1].astype(np.int64) - 1
             newer = (theirs > mine) & (theirs < epoch)
             rows[newer] = others[newer]
@@ -305,7 +307,7 @@ class PerturbationMemory:
     def _blocks(self) -> list[Index]:
         return [np.arange(first, min(first + ROWS_PER_BLOCK, self.n)) for first in range(0, self.n, ROWS_PER_BLOCK)]
 
-    def _checked_state(self, state: Mapping[str, Tensor]) -> tuple[NDArray[Any], Index]:
+    def _check_state(self, state: Mapping[str, Tensor]) -> tuple[NDArray[Any], Index]:
         if missing := {"values", "tags", "eps"} - state.keys():
             raise InputError(
                 f"the saved memory must hold values, tags and eps, it lacks {', '.join(sorted(missing))}: use `state`",
@@ -331,7 +333,7 @@ class PerturbationMemory:
 
     def _refuse_row(self, row: Rows, sample: int, slot: int) -> None:
         owner, later, found = self._tags(row)[0].tolist()
-        expected = int(self._sums(row)[0])
+        expected = int(self._checksums(row)[0])
         if later == 0:
             damage, what = "never-written", "was never written but is not zero"
         elif found != expected:
@@ -339,10 +341,7 @@ class PerturbationMemory:
         elif owner != sample:
             damage, what = "sample", f"holds the row of sample {owner}"
         else:
-            damage, what = (
-                "generation",
-                f"of generation {slot} holds a row of epoch {later - 1}",
-            )
+            damage, what = "generation", f"of generation {slot} holds a row of epoch {later - 1}"
         where = "" if self.folder is None else f" in {self.folder}"
         remedy = "resume from the last checkpoint" if self.folder is None else "restore the folder or train again"
         raise InputError(

@@ -114,7 +114,7 @@ def test_two_epochs_are_algorithm_4(kind: str) -> None:
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_the_search_stays_near_what_is_stored(norm: str) -> None:
+def test_the_search_stays_near_the_stored_perturbation(norm: str) -> None:
     """On the grid of the memory, one made in another epoch, with a smaller tau."""
     dtype = "int8" if norm == "linf" else "fp16"
     model, memory = net("plain"), PerturbationMemory(40, IMAGE, EPS, dtype=dtype)

@@ -57,7 +57,7 @@ def moved(before: dict[str, Tensor], model: nn.Module) -> bool:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_model_of_ones_own_trains_with_every_method(method: str) -> None:
+def test_a_users_model_trains_with_every_method(method: str) -> None:
     model, data = own_model(), Pictures()
     if method == "yopo":
         with refused("no-stem"):
@@ -137,7 +137,7 @@ def test_a_folder_is_used_once_at_a_time(tmp_path: Path) -> None:
     assert fit(own_model(), Pictures(), out=tmp_path, overwrite=True, **options).finished
 
 
-def test_own_models_are_loaded_into_a_model_of_ones_own(tmp_path: Path) -> None:
+def test_weights_of_a_users_model_need_such_a_model(tmp_path: Path) -> None:
     trained = fit(own_model(), Pictures(), method="natural", eps=0.1, out=tmp_path, epochs=1, ema=0.5)
     with refused("load-needs-model", model="Sequential"):
         load(tmp_path)

@@ -52,7 +52,7 @@ class KilledError(Exception):
 
 @pytest.fixture(autouse=True)
 def _a_quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody pulls the plug here."""
+    """Skip fsync, which is slow; no test here loses power."""
     monkeypatch.setattr("os.fsync", lambda _handle: None)
 
 
@@ -360,7 +360,7 @@ def test_edited_settings_are_refused_by_name(
     assert all(f"{name} = {theirs} (here {ours})" in str(caught.value) for name, (theirs, ours) in differences.items())
 
 
-def test_what_changes_no_result_may_be_edited(tmp_path: Path) -> None:
+def test_settings_that_change_no_result_may_be_edited(tmp_path: Path) -> None:
     chosen = settings(steps=1, epochs=1)
     trainer(chosen, tmp_path).run()
     again = trainer(chosen.with_values({"checkpoint_minutes": 0, "data": "npz:moved.npz"}), tmp_path, again=True)

@@ -29,7 +29,7 @@ from tests.robust.small import STEPS, N, digits, fingerprint, settings, trainer
 
 @pytest.fixture(autouse=True)
 def _a_quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody pulls the plug here."""
+    """Skip fsync, which is slow; no test here loses power."""
     monkeypatch.setattr("os.fsync", lambda _handle: None)
 
 

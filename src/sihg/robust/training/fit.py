@@ -88,7 +88,7 @@ def _method_values(method: str | Method, eps: Number | None, settings: dict[str,
     own = method_fields(name)
     for key in own.keys() & settings.keys():
         raise InputError(
-            f"{key} must be set in the method object, got {key}={settings[key]!r} besides it: leave it out here",
+            f"{key} must be set in the method object, got also {key}={settings[key]!r}: leave it out here",
             code="method-object-setting",
             name=key,
         )

@@ -23,7 +23,7 @@ from sihg.robust.training.schedules import build_schedule
 
 @dataclass(frozen=True)
 class PreparedTraining:
-    """A model, data and settings that fit together, and what is built from them. Nothing is on the disk yet."""
+    """A model, data and settings that fit together, and the objects built from them. Nothing is on the disk yet."""
 
     model: nn.Module
     train: Samples

@@ -108,7 +108,7 @@ def read_weights_file(path: Path, settings: Settings) -> Weights:
         found = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
     except FileNotFoundError:
         raise InputError(
-            f"there is no file {path}: give a run folder or a file of weights", code="weights-missing"
+            f"{path} does not exist: give a run folder or a file of weights", code="weights-missing"
         ) from None
     except pickle.UnpicklingError as error:
         raise InputError(
