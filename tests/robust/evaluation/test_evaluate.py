@@ -148,10 +148,10 @@ class Odd(nn.Module):
 @pytest.mark.parametrize(
     ("kind", "code", "values"),
     [
-        ("flat", "logits-shape", {"shape": (10,)}),
+        ("flat", "output-shape", {"shape": (10,)}),
         ("few", "too-few-outputs", {"classes": 10, "outputs": 9}),
-        ("map", "logits-shape", {"shape": (1, 10, 2)}),
-        ("pair", "logits-shape", {"shape": "tuple"}),
+        ("map", "output-shape", {"shape": (1, 10, 2)}),
+        ("pair", "output-shape", {"shape": "tuple"}),
         ("whole", "logits-dtype", {}),
         ("lookup", "model-refuses-samples", {"shape": (1, 8, 8), "dtype": torch.float32, "why": "no such row"}),
     ],

@@ -50,7 +50,7 @@ def check_model(model: nn.Module, samples: Samples) -> None:
     if not isinstance(out, Tensor) or out.dim() != 2 or len(out) != 1:
         raise InputError(
             f"the model must return (n, {classes}) for n samples of {name}, got shape {shape} for one: look at it",
-            code="logits-shape",
+            code="output-shape",
             name=name,
             classes=classes,
             shape=shape,

@@ -129,16 +129,9 @@ def evaluate(
         >>> evaluate(nn.Flatten(), data, eps=0.6, attacks="natural,fgsm").accuracy
         0.0
     """
-    ball = Ball(parse_number(eps, "eps"), norm, bounds)
+    ball, whole = Ball(parse_number(eps, "eps"), norm, bounds), as_samples(data)
     plans = plan_attacks(attacks, ball, last_iterate=last_iterate)
-    check_module(model)
-    task = make_task(
-        *(model, as_samples(data), plans, ball),
-        count=samples,
-        seed=seed,
-        last_iterate=last_iterate,
-        trained_with=trained_with,
-    )
+    task = make_task(model, whole, plans, ball, (), samples, seed, trained_with, last_iterate=last_iterate)
     result = run_task(task, task.partial_results(resume, points=points), progress)
     assert isinstance(result, Evaluation)
     return result
@@ -178,16 +171,9 @@ def robust_curve(
         (1.0, 0.0)
     """
     eps = check_radii(radii)
-    ball = Ball(eps[-1], norm, bounds)
+    ball, whole = Ball(eps[-1], norm, bounds), as_samples(data)
     plans = plan_curve(attacks, ball, eps, last_iterate=last_iterate)
-    check_module(model)
-    task = make_task(
-        *(model, as_samples(data), plans, ball, eps),
-        count=samples,
-        seed=seed,
-        last_iterate=last_iterate,
-        trained_with=trained_with,
-    )
+    task = make_task(model, whole, plans, ball, eps, samples, seed, trained_with, last_iterate=last_iterate)
     result = run_task(task, task.partial_results(resume, points=points), progress)
     assert isinstance(result, RadiusCurve)
     return result
@@ -243,15 +229,16 @@ def make_task(
     whole: Samples,
     plans: Mapping[str, Plan],
     ball: Ball,
-    radii: Sequence[float] = (),
-    *,
+    radii: Sequence[float],
     count: int | None,
     seed: int,
-    last_iterate: bool,
     trained_with: str | None,
+    *,
+    last_iterate: bool,
     weights: Mapping[str, Tensor] | None = None,
 ) -> Task:
     """Draw so many samples, each class in proportion (None: all), and describe the evaluation for its record."""
+    check_module(model)
     index = stratified_subset(replace(whole, x=torch.arange(len(whole))), count, seed).x
     low, high = (-torch.inf, torch.inf) if ball.bounds is None else ball.bounds
     bounds = float(torch.as_tensor(low).min()), float(torch.as_tensor(high).max())  # of all features together

@@ -210,12 +210,10 @@ def prepare(target: Target, *, data_dir: Path | None = None) -> PreparedEvaluati
         if radii
         else plan_attacks(request.attacks, ball, last_iterate=last_iterate, source=load_source)
     )
+    trained_with = settings.method.name if weights.folder else None
     task = make_task(
-        *(model, whole, plans, ball, radii),
-        count=request.samples,
-        seed=request.seed,
+        *(model, whole, plans, ball, radii, request.samples, request.seed, trained_with),
         last_iterate=last_iterate,
-        trained_with=settings.method.name if weights.folder else None,
         weights=weights.tensors,
     )
     header = msgspec.structs.replace(
