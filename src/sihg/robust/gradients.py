@@ -42,7 +42,9 @@ def check_finite(loss: Tensor, point: Tensor) -> Tensor:
         if rows:
             remedy = f"row {rows[0]} of the batch is NaN or infinite: clean the data"
         raise NotFiniteError(
-            f"the loss is {float(loss.detach())}, the weights stay as they were: {remedy}", code="loss-not-finite"
+            f"the loss is {float(loss.detach())}, the weights stay as they were: {remedy}",
+            code="loss-not-finite",
+            rows=tuple(rows),
         )
     return loss
 
