@@ -105,9 +105,7 @@ def _page(solved: Solved, table: Table, figures: Sequence[DrawnFigure]) -> str:
         warnings=page_warnings([(run.row.method, Remark(text)) for run in solved.methods for text in run.row.warnings]),
         results=page_table(results, "What every method reached, and what it cost", colours, _texts(results)),
         figure_parts=figure_parts(figures, {"": ("", [], "")}),
-        steps=page_table(
-            steps, "The step sizes, where they come from, and why the method stopped", colours, _texts(steps)
-        ),
+        steps=page_table(steps, "Step sizes, their source, and why the method stopped", colours, _texts(steps)),
         options={name: setting_text(value) for name, value in summary.options.items()},
         environment=environment_texts([summary.environment]),
         command=summary.command,

@@ -102,6 +102,20 @@ def test_confusion_is_counted_over_the_trials(tmp_path: Path) -> None:
     assert shown == {"25", "75", "100"}
 
 
+def test_confusion_is_of_the_evaluation_on_most_samples(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "m")
+    for name, label in {"1": [0, 1], "2": [0, 0, 1, 1], "3": [1]}.items():
+        record = write_evaluation(run, name, attacks=[attack_row("pgd-20", 0.5, len(label))])
+        write_verdicts(record, {"pgd-20": [0] * len(label)}, label)
+    assert confusions(read(tmp_path), "pgd-20")[0].counts.tolist() == [[2, 0], [2, 0]]
+
+
+def test_an_attack_that_met_no_sample_has_no_confusion(tmp_path: Path) -> None:
+    record = write_evaluation(write_run(tmp_path / "m"))
+    write_verdicts(record, {"natural": [1, 0], "pgd-20": [-1, -1]}, [0, 1])
+    assert confusions(read(tmp_path), "pgd-20") == []
+
+
 def test_the_strongest_attack_is_the_one_that_most_runs_have(tmp_path: Path) -> None:
     first, second = two(tmp_path)
     for run in (first, second):

@@ -55,7 +55,7 @@ def test_evaluations_made_before_a_resume_are_not_the_result(tmp_path: Path) -> 
     page = read_page(run)
     assert "last (older: last-00000026)" in page
     assert "best (older" not in page
-    assert "the run has trained on since last-00000026 was evaluated" in page
+    assert "last-00000026 was evaluated, but the run has trained on since" in page
     new = str(run / "checkpoints" / "last-00000078")
     write_evaluation(run, "1", weights=new)
     (run / "evaluation" / "2.json").unlink()

@@ -90,17 +90,18 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a")
     evaluation = write_evaluation(run)
     damages = {
-        run / "config.toml": "= 3",
-        run / "metrics.csv": "epoch,natural\n1,many\n",
-        run / "log.jsonl": "{\n",
-        run / "environment.json": "[]",
-        evaluation: "{",
+        run / "config.toml": ("= 3", "not-toml"),
+        run / "metrics.csv": ("epoch,natural\n1,many\n", "table-cell"),
+        run / "log.jsonl": ("{\n", "log-line"),
+        run / "environment.json": ("[]", "record-invalid"),
+        evaluation: ("{", "record-unreadable"),
     }
-    for file, damage in damages.items():
+    for file, (damage, code) in damages.items():
         before = file.read_bytes()
         file.write_text(damage)
-        with pytest.raises(InputError, match=re.escape(str(file))):
+        with pytest.raises(InputError, match=re.escape(str(file))) as caught:
             report_training(run)
+        assert caught.value.code == code
         file.write_bytes(before)
     assert report_training(run)
 

@@ -159,12 +159,8 @@ def _remarks(run: TrainingRun) -> list[Remark]:
         remarks.append(Remark(f"{run.epochs} of {epochs} done so far: `sihg resume` continues the run"))
     older = sorted({evaluation.older for evaluation in run.evaluations if evaluation.older})
     if older:
-        remarks.append(
-            Remark(
-                f"the run has trained on since {', '.join(older)} was evaluated, so this evaluation is not among its "
-                "results: evaluate the run again"
-            )
-        )
+        outdated = f"{', '.join(older)} was evaluated, but the run has trained on since"
+        remarks.append(Remark(f"{outdated}, so this evaluation is not a result: evaluate the run again"))
     return [*remarks, *map(Remark, run.warnings), *run.remarks]
 
 
