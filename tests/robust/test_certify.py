@@ -164,3 +164,11 @@ def test_a_label_without_an_output() -> None:
 def test_there_are_none_for_l2() -> None:
     with refused("interval-norm", norm="l2"):
         Certified(eps=1.0, norm="l2")
+
+
+def test_a_tie_is_not_a_proof() -> None:
+    model = nn.Linear(3, 2)
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+    found = Certified(eps=0.1).run(model, torch.full((2, 3), 0.5), torch.tensor([0, 1]))
+    assert found.broken.tolist() == [True, True]

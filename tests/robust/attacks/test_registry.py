@@ -55,9 +55,9 @@ def test_unknown_attacks_list_the_forms(name: str) -> None:
 
 
 def test_attacks_of_no_steps_are_refused() -> None:
-    with refused("steps-range", value=0):
+    with refused("count-range", setting="steps", value=0):
         build_attack("pgd-0", Ball(0.1))
-    with refused("restarts-range", value=0):
+    with refused("count-range", setting="restarts", value=0):
         build_attack("pgd-5-0", Ball(0.1))
 
 

@@ -9,7 +9,16 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
-from sihg.robust.data import DATA_FORMS, PUBLISHED, SOURCES, Samples, as_samples, load, stratified_split
+from sihg.robust.data import (
+    DATA_FORMS,
+    PUBLISHED,
+    SOURCES,
+    Samples,
+    as_samples,
+    load,
+    stratified_split,
+    stratified_subset,
+)
 from sihg.robust.data.samples import as_pixels
 from tests.refused import refused
 
@@ -107,6 +116,12 @@ def test_held_out_is_stratified_fixed_and_a_partition() -> None:
     assert not stratified_split(samples, 20, seed=1)[1].x.equal(test.x)
     with refused("split-range", n=100):
         stratified_split(samples, 100)
+
+
+@pytest.mark.parametrize(("n", "counts"), [(1, [1, 0]), (4, [4, 0]), (6, [5, 1]), (10, [9, 1])])
+def test_a_rare_class_gets_its_share_and_no_more(n: int, counts: list[int]) -> None:
+    samples = as_samples((torch.arange(20.0), torch.tensor([0] * 18 + [1] * 2)))
+    assert stratified_subset(samples, n).y.bincount(minlength=2).tolist() == counts
 
 
 def test_digits() -> None:

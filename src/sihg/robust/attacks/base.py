@@ -82,5 +82,8 @@ def check_counts(**counts: int) -> None:
     for name, value in counts.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise InputError(
-                f"{name} must be an integer >= 1, got {value!r}: give 1 or more", code=f"{name}-range", value=value
+                f"{name} must be an integer >= 1, got {value!r}: give 1 or more",
+                code="count-range",
+                setting=name,
+                value=value,
             )

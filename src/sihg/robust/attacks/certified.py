@@ -20,6 +20,11 @@ class Certified(Attack):
     So its accuracy is a lower bound of the robust accuracy, while that of an attack is an upper bound. The margin is
     the smallest that the bounds allow, the prediction the class that comes closest.
 
+    Args:
+        eps: The radius of the ball.
+        norm: linf.
+        bounds: The lowest and the highest value of x + delta, or None.
+
     Raises:
         InputError: If the norm is not linf ("interval-norm").
 

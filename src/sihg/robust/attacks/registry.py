@@ -69,8 +69,16 @@ def build_attack(
         last_iterate: For PGD and FGSM: count the end of a run only.
         source: Loads the model that `transfer:RUN` names.
 
+    Returns:
+        The attack.
+
     Raises:
         InputError: If there is no such attack, or it is not for such a ball.
+
+    Example:
+        >>> from sihg.robust.threat import Ball
+        >>> build_attack("pgd-50-10", Ball(0.1)).restarts
+        10
     """
     within: dict[str, Any] = {"eps": ball.eps, "norm": ball.norm, "bounds": ball.bounds}
     if name.startswith("transfer:"):

@@ -20,15 +20,30 @@ SLACK = 1e-5  # of eps: what rounding may add to a distance
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """What an attack found, per row, and what it cost."""
+    """What an attack found, per row, and what it cost.
 
-    x_adv: Tensor  # the first misclassified point found, else the point of smallest margin
-    broken: Tensor  # whether x_adv is misclassified
-    prediction: Tensor  # the class of x_adv
-    margin: Tensor  # at x_adv: the logit of the label minus the largest other one
-    passes: int  # forward-backward passes, summed over rows
-    forwards: int  # forward passes without a backward pass, summed over rows
-    classes: int  # outputs of the model
+    Args:
+        x_adv: The first misclassified point found, else the point of smallest margin.
+        broken: Whether x_adv is misclassified.
+        prediction: The class of x_adv.
+        margin: At x_adv, the logit of the label minus the largest other one.
+        passes: Forward-backward passes, summed over rows.
+        forwards: Forward passes without a backward pass, summed over rows.
+        classes: Outputs of the model.
+
+    Example:
+        >>> from sihg.robust.attacks import Natural
+        >>> Natural().run(nn.Identity(), torch.tensor([[0.0, 1.0]]), torch.tensor([0])).broken
+        tensor([True])
+    """
+
+    x_adv: Tensor
+    broken: Tensor
+    prediction: Tensor
+    margin: Tensor
+    passes: int
+    forwards: int
+    classes: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +86,16 @@ class Search:
     - `unbroken()`: the rows to attack,
     - `compute_logits(rows, point)`, or `compute_gradient(rows, point, loss)`,
     - `record(rows, point, logits)` for every point that should count.
+
+    Args:
+        model: The model under attack.
+        rows: The samples, with the perturbations that are allowed.
+
+    Example:
+        >>> x, y, row = torch.tensor([[0.0, 1.0]]), torch.tensor([0]), torch.tensor([0])
+        >>> search = Search(nn.Identity(), Rows(x, y, Ball(0.1).around(x), row, row))
+        >>> search.record_clean().tolist(), len(search.unbroken())
+        ([[0.0, 1.0]], 0)
     """
 
     def __init__(self, model: nn.Module, rows: Rows) -> None:

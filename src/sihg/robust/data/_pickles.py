@@ -1,4 +1,4 @@
-"""Pickled arrays from outside, read without running what else a pickle may hold."""
+"""Read pickled arrays from outside without running other code that a pickle may hold."""
 
 import io
 import pickle
@@ -22,10 +22,10 @@ class _Unpickler(pickle.Unpickler):
 
 
 def unpickle_arrays(data: bytes) -> Any:
-    """What a pickle of arrays, numbers, texts and their containers holds; anything else is an UnpicklingError."""
+    """Read a pickle of arrays, numbers, texts and their containers; raise UnpicklingError for anything else."""
     try:
         return _Unpickler(io.BytesIO(data), encoding="latin1").load()
     except pickle.UnpicklingError:
         raise
-    except Exception as error:  # a broken pickle may cause whatever it likes
+    except Exception as error:  # a broken pickle may raise anything
         raise pickle.UnpicklingError(f"broken pickle: {type(error).__name__}: {error}") from error

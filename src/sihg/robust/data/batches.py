@@ -113,6 +113,9 @@ def batches(
         augment: Random flips and crops, or None.
         device: Where the batches go.
 
+    Yields:
+        The batches.
+
     Raises:
         InputError: If the data or the size cannot be used.
 

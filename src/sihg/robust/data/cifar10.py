@@ -24,11 +24,11 @@ BATCHES = (  # name, md5 in the binary version, which is also that of its values
 )
 BINARY = ("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530", 170052171)
 PYTHON = ("cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", 170498071)
-LARGEST = 2.0  # a pickled batch has at most so many times the bytes of its values
+MAX_PICKLE = 2.0  # bytes of a pickled batch, at most, per byte of its values
 
 
 def read(path: Path, pieces: Sequence[Piece]) -> list[Arrays]:
-    """The records (n, 3073) of some batches: of one file, or of several in one archive."""
+    """Read the records (n, 3073) of batches: of one file, or of several in one archive."""
     data = _members(path, pieces) if pieces[0][1].member else [path.read_bytes()]
     return [
         (_records(raw, part, pickled=not (place.member or place.path).endswith(".bin")),)
@@ -37,14 +37,14 @@ def read(path: Path, pieces: Sequence[Piece]) -> list[Arrays]:
 
 
 def _members(path: Path, pieces: Sequence[Piece]) -> list[bytes]:
-    """Some members of an archive, by their exact names, in one pass; nothing is extracted."""
+    """Read members of an archive by their exact names in one pass, without extracting files."""
     wanted = {place.member: part for part, place in pieces}
     data: dict[str, bytes] = {}
     try:
         with tarfile.open(path, "r|gz") as archive:
             for info in archive:
                 if info.isfile() and info.name in wanted:
-                    if info.size > LARGEST * np.prod(wanted[info.name].shape) + 4096:
+                    if info.size > MAX_PICKLE * np.prod(wanted[info.name].shape) + 4096:
                         raise UnreadableError(f"its member {info.name} has {info.size} bytes")
                     file = archive.extractfile(info)
                     data[info.name] = file.read() if file else b""
@@ -72,7 +72,7 @@ def _records(raw: bytes, part: Part, *, pickled: bool) -> np.ndarray[tuple[int, 
 def _unpickled(
     raw: bytes, n: int
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.uint8]], np.ndarray[tuple[int, int], np.dtype[np.uint8]]]:
-    """Labels (n,) and pixels (n, 3072) of a batch of the python version."""
+    """Return labels (n,) and pixels (n, 3072) of a batch of the python version."""
     try:
         batch = unpickle_arrays(raw)
     except pickle.UnpicklingError as error:
@@ -91,14 +91,14 @@ def _text(key: object) -> object:
 
 
 def join(source: Source, arrays: dict[str, Arrays]) -> tuple[Samples, Samples]:
-    """The training batches that are there, in their order, and the test batch."""
+    """Convert the training batches found, in their order, and the test batch to samples."""
     train = [arrays[part.name][0] for part in source.parts[:-1] if part.name in arrays]
     return _samples(source, train), _samples(source, [arrays[source.parts[-1].name][0]])
 
 
 def _samples(source: Source, records: Sequence[np.ndarray[tuple[int, ...], np.dtype[np.uint8]]]) -> Samples:
-    x = np.concatenate([some[:, 1:] for some in records]).reshape(-1, 3, 32, 32)
-    y = np.concatenate([some[:, 0] for some in records])
+    x = np.concatenate([batch[:, 1:] for batch in records]).reshape(-1, 3, 32, 32)
+    y = np.concatenate([batch[:, 0] for batch in records])
     return as_samples((torch.from_numpy(x), torch.from_numpy(y)), classes=source.classes, name=source.name)
 
 

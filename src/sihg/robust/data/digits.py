@@ -13,7 +13,7 @@ MD5 = "f5ae38b01960fdff2a6e6f0535459502"  # of digits.npz
 
 
 def load() -> tuple[Samples, Samples]:
-    """1,400 for training and 397 for testing, each class in proportion: the file's first 1,400 and its others.
+    """Load 1,400 samples for training and 397 for testing, each class in proportion: the first 1,400 and the others.
 
     The source's values v = 0..16 are kept as round(255 v / 16), so that as floats they are v / 16 to within 1/510.
     """

@@ -1,4 +1,4 @@
-"""Published data files from the network: resumed where they stopped, from another mirror where one fails."""
+"""Download published data files: resume where a download stopped, and take the next mirror where one fails."""
 
 import os
 import shutil
@@ -13,15 +13,15 @@ from sihg.robust.data import SOURCES
 from sihg.robust.data.file_checks import examine, md5
 from sihg.robust.data.locations import Published, Source, data_folder, locate
 
-CHUNK = 1 << 18
-TIMEOUT = (10.0, 30.0)  # seconds to connect, and to wait for the next bytes
-TRIES = 5  # at one mirror, as long as each brings something
-SPARE = 10_000_000  # bytes to leave free on the disk
+CHUNK_BYTES = 1 << 18
+TIMEOUT = (10.0, 30.0)  # seconds to connect, and to the next bytes
+TRIES = 5  # per mirror, as long as each brings something
+SPARE_BYTES = 10_000_000  # to leave free on the disk
 Progress = Callable[[str, int, int], object]  # file, bytes done, bytes in all
 
 
 class _MirrorError(Exception):
-    """Why a mirror did not give the file; `again` tells whether to ask it once more."""
+    """Raised when a mirror fails; `again` says whether to try it once more."""
 
     def __init__(self, reason: str, *, again: bool = False) -> None:
         super().__init__(reason)
@@ -29,7 +29,7 @@ class _MirrorError(Exception):
 
 
 def fetch(name: str, data_dir: str | Path | None = None, progress: Progress | None = None) -> list[Path]:
-    """Download the files of a set that are missing or damaged; give their paths."""
+    """Download the files of a set that are missing or damaged; return their paths."""
     if name not in SOURCES:
         raise UnknownNameError("data set to download", name, list(SOURCES))
     source, folder = SOURCES[name], data_folder(data_dir)
@@ -39,7 +39,7 @@ def fetch(name: str, data_dir: str | Path | None = None, progress: Progress | No
 
 
 def _wanted(source: Source, folder: Path) -> list[Published]:
-    """The published files that would bring a missing part, or replace a damaged file at the same path."""
+    """List the published files that contain a missing part, or replace a damaged file at the same path."""
     found, missing = locate(source, folder)
     paths = {place.path for part in missing for place in part.places}
     for path, pieces in found.items():
@@ -47,7 +47,11 @@ def _wanted(source: Source, folder: Path) -> list[Published]:
         if verdict.state == "damaged":
             place = pieces[0][1].path
             if place not in {file.path for file in source.published}:
-                raise InputError(f"{verdict}: delete it, then `sihg data get {source.name}` brings the published file")
+                raise InputError(
+                    f"{verdict}: delete it, then `sihg data get {source.name}` downloads the published file",
+                    code="data-damaged",
+                    path=str(path),
+                )
             paths.add(place)
     return [file for file in source.published if file.path in paths]
 
@@ -58,15 +62,19 @@ def _make_room(files: list[Published], folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(folder).free
     except OSError as error:
-        raise InputError(f"cannot write to {folder} ({error.strerror or error}): choose another folder") from error
-    if files and needed + SPARE > free:
         raise InputError(
-            f"{needed / 1e6:.0f} MB are needed in {folder}, {free / 1e6:.0f} MB are free: free some, or choose another"
+            f"cannot write to {folder} ({error.strerror or error}): choose another folder",
+            code="data-folder-unwritable",
+        ) from error
+    if files and needed + SPARE_BYTES > free:
+        raise InputError(
+            f"{needed / 1e6:.0f} MB are needed in {folder}, {free / 1e6:.0f} MB are free: free some, or choose another",
+            code="disk-full",
         )
 
 
 def _fetch_file(file: Published, folder: Path, source: Source, progress: Progress) -> Path:
-    """One file, from the first mirror that gives it whole."""
+    """Download one file from the first mirror that has all of it."""
     target = folder / file.path
     reasons = []
     try:
@@ -81,12 +89,15 @@ def _fetch_file(file: Published, folder: Path, source: Source, progress: Progres
                 return target
     except OSError as error:
         raise InputError(
-            f"cannot write {target} ({error.strerror or error}): free the place or choose another folder"
+            f"cannot write {target} ({error.strerror or error}): free the place or choose another folder",
+            code="data-folder-unwritable",
         ) from error
-    names = ", ".join(Path(each.path).name for each in source.published)
+    names = ", ".join(Path(other.path).name for other in source.published)
     raise InputError(
         f"no mirror gave {target.name} ({'; '.join(reasons)}): "
-        f"no network? put the files into {target.parent} yourself: {names}, from {file.urls[0].rpartition('/')[0]}/"
+        f"no network? put the files into {target.parent} yourself: {names}, from {file.urls[0].rpartition('/')[0]}/",
+        code="download-failed",
+        name=source.name,
     )
 
 
@@ -112,7 +123,7 @@ def _from_mirror(url: str, file: Published, part: Path, progress: Progress) -> N
 
 
 def _append(url: str, file: Published, part: Path, progress: Progress) -> int:
-    """One request, for the bytes that `part` lacks; give the size that it went on from."""
+    """Request the bytes that `part` lacks; return the size that it continued from."""
     begun = _size(part)
     if begun > file.size:
         part.unlink()
@@ -123,7 +134,7 @@ def _append(url: str, file: Published, part: Path, progress: Progress) -> int:
         with requests.get(url, headers=asked, stream=True, timeout=TIMEOUT) as response:
             if response.status_code == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {begun}-"):
                 mode = "ab"
-            elif response.status_code == 200:  # the whole file, whatever was asked for
+            elif response.status_code == 200:  # the whole file, although a range was requested
                 mode, begun, done = "wb", 0, 0
             else:
                 raise _MirrorError(f"answered {response.status_code} {response.reason}")
@@ -131,7 +142,7 @@ def _append(url: str, file: Published, part: Path, progress: Progress) -> int:
             if length.isdecimal() and begun + int(length) != file.size:
                 raise _MirrorError(f"offers {begun + int(length)} bytes instead of {file.size}")
             with part.open(mode) as out:
-                for chunk in response.raw.stream(CHUNK, decode_content=False):
+                for chunk in response.raw.stream(CHUNK_BYTES, decode_content=False):
                     done += len(chunk)
                     if done > file.size:
                         raise _MirrorError(f"gave more than {file.size} bytes")
@@ -143,7 +154,7 @@ def _append(url: str, file: Published, part: Path, progress: Progress) -> int:
 
 
 def _short(error: BaseException) -> str:
-    """The innermost reason, which is the one that says something."""
+    """Return the innermost reason, which is the informative one."""
     while isinstance(inner := getattr(error, "reason", None) or (error.args and error.args[0]), BaseException):
         error = inner
     return f"{type(error).__name__}: {error}".splitlines()[0][:200]

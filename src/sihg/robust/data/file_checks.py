@@ -1,10 +1,10 @@
-"""Whether a data file is what its publisher put there. The rule, for every set:
+"""Check that data files are those of the publisher. The rule, for every set:
 
 - ok: the file has the md5 that its publisher gives, or the arrays in it have the known md5 of that part (the same data
   unpacked or packed again).
-- damaged: it cannot be read in full (sizes, magic numbers, label ranges, the CRC of gzip), or it can but the md5 of
-  its arrays is known and another. Never used.
-- unknown: it reads well, its md5 is not a published one, and nobody knows the md5 of its arrays. Used with a warning.
+- damaged: it cannot be read in full (sizes, magic numbers, label ranges, the CRC of gzip), or the md5 of its arrays is
+  known and differs. Never used.
+- unknown: it can be read, but its md5 is not a published one, and that of its arrays is not known. Used with a warning.
 
 Files are hashed once: the verdict is kept with the file's size and time in `.sihg-checked.json` in the data folder.
 `sihg data check` hashes them again.
@@ -30,7 +30,7 @@ MEMORY = ".sihg-checked.json"
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is known of a file: state is ok, unknown or damaged; `expected` and `found` are md5 sums."""
+    """The result of a check: state is ok, unknown or damaged; `expected` and `found` are md5 sums."""
 
     path: Path
     state: str
@@ -49,13 +49,13 @@ class Verdict:
 
 
 def md5(path: Path) -> str:
-    """The md5 of a file, as published sums are given."""
+    """Return the md5 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def content_md5(arrays: Arrays) -> str:
-    """The md5 of arrays: their bytes in row order, one array after the other."""
+    """Return the md5 of arrays: their bytes in row order, one array after the other."""
     digest = hashlib.md5(usedforsecurity=False)
     for array in arrays:
         digest.update(np.ascontiguousarray(array).data)
@@ -63,10 +63,12 @@ def content_md5(arrays: Arrays) -> str:
 
 
 def read_checked(source: Source, path: Path, pieces: Sequence[Piece], folder: Path) -> list[Arrays]:
-    """The arrays of some pieces of one file; a damaged file is refused, an unknown one warned of."""
+    """Read pieces of one file; raise InputError if it is damaged, warn if it is unknown."""
     verdict, arrays = examine(source, path, pieces, folder)
     if verdict.state == "damaged":
-        raise InputError(f"{verdict}: delete it, then `sihg data get {source.name}`")
+        raise InputError(
+            f"{verdict}: delete it, then `sihg data get {source.name}`", code="data-damaged", path=str(path)
+        )
     if verdict.state == "unknown":
         warnings.warn(f"{verdict}: used as it is", DataWarning, stacklevel=4)
     return arrays
@@ -75,7 +77,7 @@ def read_checked(source: Source, path: Path, pieces: Sequence[Piece], folder: Pa
 def examine(
     source: Source, path: Path, pieces: Sequence[Piece], folder: Path, *, afresh: bool = False
 ) -> tuple[Verdict, list[Arrays]]:
-    """Read some pieces of one file and judge it; `afresh` ignores what is remembered of it."""
+    """Read pieces of one file and check it; `afresh` ignores the result of an earlier check."""
     parts = [part.name for part, _ in pieces]
     expected = pieces[0][1].md5
     try:
@@ -88,7 +90,9 @@ def examine(
             return Verdict(path, known["state"], expected, known["md5"]), arrays
         verdict = Verdict(path, "ok", expected, md5(path))
     except OSError as error:
-        raise InputError(f"cannot read {path} ({error.strerror or error}): make it readable") from error
+        raise InputError(
+            f"cannot read {path} ({error.strerror or error}): make it readable", code="data-unreadable", path=str(path)
+        ) from error
     if verdict.found != expected:
         verdict = _by_content(verdict, pieces, arrays)
     if verdict.state != "damaged":
@@ -97,7 +101,7 @@ def examine(
 
 
 def _by_content(verdict: Verdict, pieces: Sequence[Piece], arrays: Sequence[Arrays]) -> Verdict:
-    """The verdict where the file's own md5 does not settle it."""
+    """Decide by the md5 of the arrays, where that of the file is not the published one."""
     for (part, _), content in zip(pieces, arrays, strict=True):
         if not part.content:
             verdict = replace(verdict, state="unknown")
@@ -129,7 +133,7 @@ def _load(folder: Path) -> dict[str, Any]:
 
 
 def _remembered(folder: Path, path: Path, parts: Sequence[str]) -> dict[str, Any] | None:
-    """What an earlier check found, if the file is still the same."""
+    """Return the result of an earlier check if the file has not changed since."""
     entry = _load(folder).get(_key(folder, path))
     match entry:
         case {"size": size, "mtime_ns": time, "state": "ok" | "unknown", "md5": str(), "parts": list(checked)}:

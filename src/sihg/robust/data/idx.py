@@ -17,7 +17,7 @@ SHAPES = ((60000, 28, 28), (60000,), (10000, 28, 28), (10000,))
 
 
 def read(path: Path, pieces: Sequence[Piece]) -> list[Arrays]:
-    """The one array of an idx file, whose shape must be the part's."""
+    """Read the array of an idx file, which must have the shape of the part."""
     ((part, _),) = pieces
     header = bytes((0, 0, UINT8, len(part.shape))) + b"".join(n.to_bytes(4, "big") for n in part.shape)
     size = len(header) + int(np.prod(part.shape))
@@ -42,7 +42,7 @@ def read(path: Path, pieces: Sequence[Piece]) -> list[Arrays]:
 
 
 def join(source: Source, arrays: dict[str, Arrays]) -> tuple[Samples, Samples]:
-    """Images and labels, for training and for testing."""
+    """Convert images and labels to samples for training and for testing."""
     train_x, train_y, test_x, test_y = (torch.from_numpy(arrays[part.name][0].copy()) for part in source.parts)
     train = as_samples((train_x[:, None], train_y), classes=source.classes, name=source.name)
     return train, as_samples((test_x[:, None], test_y), classes=source.classes, name=source.name)
@@ -57,7 +57,7 @@ def _source(
     sums: Sequence[tuple[str, int, str]],
     licence: str = "",
 ) -> Source:
-    """A set of four idx files; `sums` has, in their order, md5 and size of the packed file and md5 of the values."""
+    """Describe a set of four idx files; `sums` has md5 and size of each packed file and md5 of its values."""
     parts, published = [], []
     for file, shape, (md5, size, content) in zip(NAMES, SHAPES, sums, strict=True):
         unpacked = 4 + 4 * len(shape) + int(np.prod(shape))

@@ -104,7 +104,7 @@ def _image(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
         with Image.open(path) as image:
             return as_pixels(image)
     except InputError as error:
-        raise InputError(f"{path}: {error}", code=error.code, path=str(path)) from None
+        raise InputError(f"{path}: {error}", code="image-bits", path=str(path)) from None
     except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as error:
         reason = str(error).replace(str(path), "it")
         raise InputError(

@@ -1,4 +1,4 @@
-"""Data sets as files: which files hold them, where those may lie, and where they are published."""
+"""Data sets in files: which files, where they may lie, and where they are published."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ class DataWarning(UserWarning):
 
 
 class UnreadableError(Exception):
-    """What a reader found wrong in a file; the caller adds the file's name, its sums and what to do."""
+    """Raised by a reader; the caller adds the file's name, its md5 sums and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Place:
 
     path: str
     member: str = ""
-    md5: str = ""  # of the whole file, if somebody published it
-    size: int = 0  # if no good file of this form has another
+    md5: str = ""  # of the whole file, if it is published
+    size: int = 0  # if every good file of this form has it
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,14 @@ class Source:
     published: tuple[Published, ...]
     read: Callable[[Path, Sequence["Piece"]], list[Arrays]]  # the arrays of some parts, all in one file
     join: Callable[["Source", dict[str, Arrays]], tuple[Samples, Samples]]  # from the arrays of the parts found
-    licence: str = ""  # to be said before a download
+    licence: str = ""  # shown before a download
 
 
 Piece = tuple[Part, Place]
 
 
 def data_folder(data_dir: str | Path | None = None) -> Path:
-    """Where data files are looked for: `data_dir`, else $SIHG_DATA, else sihg/data in the user's cache folder."""
+    """Return `data_dir`, else $SIHG_DATA, else sihg/data in the user's cache folder."""
     if data_dir is None:
         data_dir = os.environ.get("SIHG_DATA") or None
     if data_dir is not None:
@@ -83,7 +83,7 @@ def data_folder(data_dir: str | Path | None = None) -> Path:
 
 
 def locate(source: Source, folder: Path) -> tuple[dict[Path, list[Piece]], list[Part]]:
-    """The pieces found, by file, and the parts that are nowhere."""
+    """Return the pieces found, by file, and the missing parts."""
     found: dict[Path, list[Piece]] = {}
     missing = []
     for part in source.parts:
@@ -98,16 +98,18 @@ def locate(source: Source, folder: Path) -> tuple[dict[Path, list[Piece]], list[
 
 
 def usable(source: Source, missing: Sequence[Part]) -> bool:
-    """Whether the set can do without the missing parts: without some of the optional ones, not without all."""
+    """Return whether the set can be used without the missing parts: optional ones, but not all of them."""
     optional = [part for part in source.parts if part.optional]
     return all(part.optional for part in missing) and (not missing or len(missing) < len(optional))
 
 
 def missing_error(source: Source, folder: Path, missing: Sequence[Part]) -> InputError:
-    """Say what is not there, where it was looked for, and how to get it."""
+    """Make the error that names the missing parts, the folders searched, and how to get them."""
     names = ", ".join(part.name for part in missing)
     places = dict.fromkeys(str(Path(place.path).parent) for part in missing for place in part.places)
     return InputError(
         f"{source.name}: no {names} in {folder} (looked in {', '.join(places)}): "
-        f"`sihg data get {source.name}`, or set SIHG_DATA to the folder that has it"
+        f"`sihg data get {source.name}`, or set SIHG_DATA to the folder that has it",
+        code="data-missing",
+        name=source.name,
     )

@@ -51,7 +51,7 @@ def overview(data_dir: str | Path | None = None) -> list[DataSetStatus]:
 
 
 def check_data_set(name: str, data_dir: str | Path | None = None) -> tuple[list[Verdict], list[str], bool]:
-    """Read and hash every file of a set again: the verdicts, the missing parts, and whether `load` would succeed."""
+    """Read and hash every file of a set again; return verdicts, missing parts, and whether `load` would succeed."""
     if name == "digits":
         path = Path(digits.__file__).with_name("digits.npz")
         verdict = Verdict(path, "ok", digits.MD5, md5(path))

@@ -64,6 +64,9 @@ def as_samples(data: object, *, classes: Sequence[str] | None = None, name: str 
         classes: The names of the classes (default: the data set's own `classes`, else the labels).
         name: What messages call the set.
 
+    Returns:
+        The samples.
+
     Raises:
         InputError: If a row cannot be used; the message names it.
 
@@ -89,6 +92,11 @@ def as_samples(data: object, *, classes: Sequence[str] | None = None, name: str 
 def stratified_split(samples: Samples, n: int, seed: int = 0) -> tuple[Samples, Samples]:
     """Split off `n` samples, each class in proportion; the same samples and seed give the same split.
 
+    Args:
+        samples: The samples to split.
+        n: How many to split off.
+        seed: Decides which.
+
     Returns:
         The other samples and the `n` samples, both in their old order.
 
@@ -112,7 +120,15 @@ def stratified_split(samples: Samples, n: int, seed: int = 0) -> tuple[Samples, 
 
 
 def stratified_subset(samples: Samples, n: int | None, seed: int = 0) -> Samples:
-    """Take `n` samples, each class in proportion, in their old order; None takes all.
+    """Take `n` samples, each class in proportion.
+
+    Args:
+        samples: The samples to choose from.
+        n: How many to take; None takes all.
+        seed: Decides which.
+
+    Returns:
+        The chosen samples, in their old order.
 
     Raises:
         InputError: Unless 0 < n <= len(samples) ("samples-range").
@@ -240,24 +256,33 @@ def _checked(x: Tensor, y: Tensor, names: Sequence[str] | None, name: str) -> Sa
     if x.dtype != torch.uint8 and x.dtype not in FLOATS:
         raise InputError(f"{name}: x is {x.dtype}: give uint8 from 0 to 255, or floats", code="sample-type")
     if x.dtype != torch.uint8:
-        rows = x.reshape(len(x), -1)
-        _check_rows(rows.isfinite(), rows, f"{name}: x", "values must be finite", "samples-not-finite")
+        values = x.reshape(len(x), -1)
+        if bad := _first_bad(values.isfinite(), values):
+            raise InputError(
+                f"{name}: x of row {bad[0]} is {bad[1]}: values must be finite", code="samples-not-finite", row=bad[0]
+            )
     if y.is_complex():
         raise InputError(f"{name}: y is {y.dtype}: give integers", code="label-type")
     if not y.is_floating_point():
         y = y.to(torch.int64)
     whole = y.isfinite() & (y == y.trunc()) & (y >= 0) if y.is_floating_point() else y >= 0
-    _check_rows(whole, y, f"{name}: label", "labels are integers from 0 on", "label-range")
+    if bad := _first_bad(whole, y):
+        raise _label_error(name, *bad, "labels are integers from 0 on")
     y = y.to(torch.int64)
     if names is None:
         names = [str(label) for label in range(int(y.max()) + 1)]
-    rule = f"there are {len(names)} classes, 0 to {len(names) - 1}"
-    _check_rows(y < len(names), y, f"{name}: label", rule, "label-range")
+    if bad := _first_bad(y < len(names), y):
+        raise _label_error(name, *bad, f"there are {len(names)} classes, 0 to {len(names) - 1}")
     return Samples(x.contiguous(), y.contiguous(), tuple(map(str, names)), name)
 
 
-def _check_rows(good: Tensor, values: Tensor, what: str, rule: str, code: str) -> None:
-    """Raise InputError for the first row where `good` is false, with its value."""
-    if not good.all():
-        first = tuple((~good).nonzero()[0].tolist())
-        raise InputError(f"{what} of row {first[0]} is {values[first].item()}: {rule}", code=code, row=first[0])
+def _first_bad(good: Tensor, values: Tensor) -> tuple[int, float] | None:
+    """Return the first row where `good` is false, and its value."""
+    if good.all():
+        return None
+    place = tuple((~good).nonzero()[0].tolist())
+    return place[0], values[place].item()
+
+
+def _label_error(name: str, row: int, label: float, rule: str) -> InputError:
+    return InputError(f"{name}: label of row {row} is {label}: {rule}", code="label-range", row=row)

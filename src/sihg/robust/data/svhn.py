@@ -18,12 +18,12 @@ FILES = (
 
 
 def read(path: Path, pieces: Sequence[Piece]) -> list[Arrays]:
-    """Images (n, 3, 32, 32) and labels (n,) of a MAT-file; its label 10 stands for the digit 0."""
+    """Read images (n, 3, 32, 32) and labels (n,) of a MAT-file, whose label 10 stands for the digit 0."""
     ((part, _),) = pieces
     with path.open("rb") as file:
         try:
             variables = scipy.io.loadmat(file, variable_names=["X", "y"])
-        except Exception as error:  # scipy lets whatever a broken file causes through
+        except Exception as error:  # scipy raises whatever a broken file causes
             raise UnreadableError(f"not a MAT-file of version 5: {type(error).__name__}: {error}") from error
     for name, shape in (("X", (*part.shape[2:], part.shape[1], part.shape[0])), ("y", (part.shape[0], 1))):
         array = variables.get(name)
@@ -40,7 +40,7 @@ def read(path: Path, pieces: Sequence[Piece]) -> list[Arrays]:
 
 
 def join(source: Source, arrays: dict[str, Arrays]) -> tuple[Samples, Samples]:
-    """The two files."""
+    """Convert the arrays of both files to samples."""
     train, test = (
         as_samples(tuple(map(torch.from_numpy, arrays[part.name])), classes=source.classes, name=source.name)
         for part in source.parts

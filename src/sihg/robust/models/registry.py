@@ -67,7 +67,13 @@ def build(name: str, shape: tuple[int, ...], classes: int, *, width: float = 1.0
 
 
 def split_stem(model: "nn.Module") -> tuple["nn.Module", "nn.Module"]:
-    """Return the modules .stem and .body of a model, which YOPO needs.
+    """Split a model at its first layer, as YOPO needs it.
+
+    Args:
+        model: A model with modules .stem and .body, where forward(x) = body(stem(x)).
+
+    Returns:
+        The stem and the body.
 
     Raises:
         InputError: If one of them is missing ("no-stem").
