@@ -381,3 +381,18 @@ def test_a_tie_that_is_lost_counts() -> None:
     found = Square(eps=0.1, queries=500).run(Tied(), x, torch.ones(200, dtype=torch.int64))
     assert bool(found.broken.all())
     assert bool((found.x_adv[:, 0, 0, 0] > 0.5).all())
+
+
+class Constant(nn.Module):
+    """The same logits for every input."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tensor([[1.0, 0.0]], dtype=x.dtype).expand(len(x), 2)
+
+
+def test_a_change_that_does_not_lower_the_margin_is_undone() -> None:
+    x, model = torch.full((5, 1, 8, 8), 0.5), Constant()
+    with watched(model) as points:
+        Square(eps=0.1, queries=100).run(model, x, torch.zeros(5).long())
+    start, last = points.inputs[1], points.inputs[-1]
+    assert int((last != start).flatten(1).sum(1).max()) <= 1  # the last window is one pixel
