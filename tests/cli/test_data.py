@@ -83,7 +83,7 @@ def test_get(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     assert "comes with the package" in capsys.readouterr().out
 
 
-def test_the_command_line_is_built_without_torch() -> None:
+def test_the_parser_needs_no_torch() -> None:
     import subprocess
 
     code = "import sihg.cli.data, sys; sys.exit('torch' in sys.modules)"

@@ -30,19 +30,9 @@ def here(monkeypatch: pytest.MonkeyPatch) -> CellsHere:
     return CellsHere(monkeypatch)
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished grid."""
-    out = tmp_path_factory.mktemp("whole") / "g"
-    with pytest.MonkeyPatch.context() as patch:
-        CellsHere(patch)
-        assert run("reproduce", "digits", *TINY, "--out", out) == 0
-    return out
-
-
 @pytest.fixture
 def done(whole: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
+    """A copy of the finished grid."""
     return Path(shutil.copytree(whole, tmp_path / "g"))
 
 
@@ -109,7 +99,7 @@ def test_cells_are_ordinary_runs(done: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_what_was_cut_short_goes_on(
+def test_an_interrupted_grid_continues(
     seed: int,
     done: Path,
     whole: Path,
@@ -140,7 +130,7 @@ def test_a_damaged_record_is_made_again(done: Path, whole: Path, here: CellsHere
     assert same(results(done), results(whole))
 
 
-def test_a_cell_that_fails_is_told_of_and_the_rest_goes_on(
+def test_a_failed_cell_is_reported_and_the_others_run(
     done: Path, whole: Path, here: CellsHere, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in CELLS[1:]:
@@ -163,7 +153,7 @@ def test_a_cell_that_fails_is_told_of_and_the_rest_goes_on(
     assert same(results(done), results(whole))
 
 
-def test_a_cell_that_is_ended_by_others_is_no_success(
+def test_a_cell_that_was_stopped_from_outside_has_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def ended(_: Launcher, jobs: Sequence[Job]) -> Iterator[Event]:
@@ -233,7 +223,7 @@ def test_the_list_of_what_would_run(
     assert here.ran == []
 
 
-def test_what_is_half_done_is_listed_so(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_shows_cells_that_are_half_done(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(done / "pgd-s0" / "evaluation")
     lines = (done / "pgd-s1" / "metrics.csv").read_text().splitlines(keepends=True)
     (done / "pgd-s1" / "metrics.csv").write_text("".join(lines[:2]))
@@ -269,7 +259,7 @@ def test_numbers_are_checked_by_the_parser(words: tuple[str, str], capsys: pytes
     assert f"{words[0]}: {words[1]!r} is not an integer >= 0" in capsys.readouterr().err
 
 
-def test_data_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = refused(capsys, "mnist", "--data-dir", tmp_path / "none", "--out", tmp_path / "g")
     assert "sihg data get mnist" in said
     assert list(tmp_path.iterdir()) == []

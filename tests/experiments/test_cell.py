@@ -27,8 +27,8 @@ from sihg.experiments import cell
 
 def waiting(phase):
     def work(folder, **_):
-        print("in", phase, file=sys.stderr, flush=True)
         try:
+            print("in", phase, file=sys.stderr, flush=True)
             while phase == sys.argv[2]:
                 time.sleep(0.01)
         except KeyboardInterrupt:

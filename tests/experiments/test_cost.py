@@ -67,6 +67,21 @@ def test_the_estimate_is_the_work_of_a_whole_run(monkeypatch: pytest.MonkeyPatch
     assert seconds == work[0]
 
 
+def test_evaluations_while_training_do_not_count_as_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks, evaluate = count(), Trainer._evaluate
+
+    def evaluating(self: Trainer) -> tuple[float, float]:
+        for _ in range(100):
+            next(ticks)
+        return evaluate(self)
+
+    monkeypatch.setattr(Trainer, "_evaluate", evaluating)
+    monkeypatch.setattr(cost, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
+    monkeypatch.setattr(cost, "MAX_SECONDS", 1e9)
+    prepared = prepare(settings(method="pgd", samples=100, validation=50, batch_size=50))  # one step per epoch
+    assert cost._seconds_per_step(prepared) == 1
+
+
 def test_missing_data_shows_before_anything_is_run() -> None:
     with pytest.raises(InputError, match="sihg data get mnist"):
         estimate_costs(settings(data="mnist"), ("natural",), data_dir=Path("nowhere"))

@@ -94,10 +94,12 @@ def test_a_job_that_cannot_start_does_not_stop_the_others(tmp_path: Path) -> Non
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_stops_the_running_jobs_and_starts_no_more(number: signal.Signals, tmp_path: Path) -> None:
     launcher, events = Launcher(2), list[Event]()
-    for event in launcher.run([make_job(tmp_path, name, STOPPABLE) for name in "abc"]):
-        events.append(event)
-        if event == JobStarted("b"):
-            os.kill(os.getpid(), number)
+    with closing(launcher.run([make_job(tmp_path, name, STOPPABLE) for name in "abc"])) as running:
+        for event in running:
+            assert event != JobStarted("c")
+            events.append(event)
+            if event == JobStarted("b"):
+                os.kill(os.getpid(), number)
     assert launcher.interrupted
     assert {name: end.code for name, end in ends(events).items()} == {"a": 130, "b": 130}
     for name in "ab":

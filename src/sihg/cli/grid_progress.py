@@ -15,14 +15,7 @@ from sihg.experiments.time_left import TimeLeft
 
 
 class GridProgress:
-    """A display over all cells.
-
-    Args:
-        time_left: Estimates the time left; `show` keeps it up to date.
-        cells: The number of all cells.
-        done: How many of them are done already.
-        is_done: Tells whether the cell with this name is done.
-    """
+    """A display over all cells, of which some are done already; `is_done` tells whether a cell is, by its name."""
 
     def __init__(self, time_left: TimeLeft, cells: int, done: int, is_done: Callable[[str], bool]) -> None:
         self.time_left, self.cells, self.done, self.is_done = time_left, cells, done, is_done

@@ -5,7 +5,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,7 +20,7 @@ from sihg.robust.data.samples import Samples, stratified_subset
 from sihg.robust.evaluation.plans import plan_attacks
 from sihg.robust.threat import Ball
 from sihg.robust.training.config import Settings
-from sihg.robust.training.events import EpochDone, StepDone
+from sihg.robust.training.events import StepDone
 from sihg.robust.training.fit import prepare
 from sihg.robust.training.preflight import PreparedTraining
 from sihg.robust.training.trainer import Trainer
@@ -48,18 +47,7 @@ def estimate_costs(
 ) -> Costs:
     """Estimate the seconds of training and of each attack; an attack's are an upper limit, as if no sample broke.
 
-    Args:
-        settings: The settings of the run.
-        attacks: The attacks on its test samples.
-        samples: How many test samples are attacked; None for all.
-        data_dir: The folder of the data files.
-        threads: The threads to measure with.
-
-    Returns:
-        The seconds of "training", then of each attack.
-
-    Raises:
-        InputError: If the settings, the data or the attacks cannot be used.
+    Mistakes in the settings, the data or the attacks raise InputError.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -82,21 +70,21 @@ def _measure(settings: Settings, attacks: Sequence[str], samples: int | None, da
 
 
 def _seconds_per_step(prepared: PreparedTraining) -> float:
-    times = [time.perf_counter()]
+    seconds: list[float] = []
     trainer = Trainer(prepared)
     with closing(trainer.events()) as events:
+        before = time.perf_counter()
         for event in events:
-            if isinstance(event, StepDone):
-                times.append(time.perf_counter())
-                if len(times) > MEASURED_STEPS + 1 or times[-1] - times[0] > MAX_SECONDS:
+            now = time.perf_counter()
+            if isinstance(event, StepDone):  # other events come after evaluations and checkpoints
+                seconds.append(now - before)
+                if len(seconds) > MEASURED_STEPS or sum(seconds) > MAX_SECONDS:
                     break
-            elif isinstance(event, EpochDone):
-                times[-1] = time.perf_counter()  # without the evaluation
+            before = now
         else:
             if trainer.progress.epoch < prepared.settings.epochs:
                 raise KeyboardInterrupt
-    steps = [after - before for before, after in pairwise(times)]
-    return median(steps[1:] or steps)
+    return median(seconds[1:] or seconds)
 
 
 def _seconds_per_attack(prepared: PreparedTraining, attacks: Sequence[str], samples: Samples) -> Costs:

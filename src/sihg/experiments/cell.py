@@ -38,16 +38,8 @@ Report = Callable[[Progress | str], object]  # receives progress, and lines for 
 def train_cell(folder: str | Path, *, data_dir: Path | None = None, report: Report = print) -> bool:
     """Train the run in a folder that has a config.toml, from its newest checkpoint or from the start.
 
-    Args:
-        folder: The folder of the cell.
-        data_dir: The folder of the data files.
-        report: Receives progress, and lines for the log.
-
     Returns:
         Whether it came to the last epoch; False after Ctrl-C.
-
-    Raises:
-        InputError: If the folder has no config.toml, or is in use.
     """
     run = RunFolder.open(folder)
     with locked(run.path):
@@ -69,30 +61,16 @@ def train_cell(folder: str | Path, *, data_dir: Path | None = None, report: Repo
 
 
 def evaluate_cell(folder: str | Path, *, data_dir: Path | None = None, report: Report = print) -> None:
-    """Attack the last checkpoint of the run in a folder, from where an earlier attempt was interrupted.
-
-    Args:
-        folder: The folder of the cell, in that of its grid.
-        data_dir: The folder of the data files.
-        report: Receives progress, and lines for the log.
-
-    Raises:
-        InputError: If the folder has no whole checkpoint, or is in use.
-    """
+    """Attack the last checkpoint of the run in a folder, from where an earlier attempt was interrupted."""
     run = RunFolder.open(folder)
     grid = read_grid_config(run.path.parent / GRID)
-    samples = None if grid.test_samples == "all" else grid.test_samples
+    request = EvaluationRequest(grid.attacks, samples=None if grid.test_samples == "all" else grid.test_samples)
+
+    def progress(attack: str, done: int, total: int) -> None:
+        report(Progress(attack, done, total))
+
     with locked(run.path):
-        report(
-            str(
-                evaluate_run(
-                    run.path,
-                    EvaluationRequest(grid.attacks, samples=samples),
-                    data_dir=data_dir,
-                    progress=lambda attack, done, total: report(Progress(attack, done, total)),
-                )
-            )
-        )
+        report(str(evaluate_run(run.path, request, data_dir=data_dir, progress=progress)))
 
 
 def main(folder: Path, data_dir: Path | None = None) -> int:

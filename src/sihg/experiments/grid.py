@@ -127,14 +127,9 @@ class Grid:
     def cells(self) -> list[Cell]:
         """Return all cells, seed by seed, so that methods can be compared early."""
         return [
-            Cell(
-                self.folder / f"{method}-s{seed}",
-                replace(settings, seed=seed).complete(),
-                self.attacks,
-                self.samples,
-            )
+            Cell(self.folder / f"{method}-s{seed}", replace(run, seed=seed).complete(), self.attacks, self.samples)
             for seed in range(self.trials)
-            for method, settings in self.settings.items()
+            for method, run in self.settings.items()
         ]
 
     def check(self) -> None:
@@ -156,17 +151,11 @@ class Grid:
             self._check_cell(cell)
 
     def _check_config(self, before: GridConfig) -> None:
-        shared = before.methods.keys() & self.settings.keys()  # further methods may be added
-        theirs, ours = (
-            schema.flatten_settings(
-                {
-                    **msgspec.structs.asdict(config),
-                    "methods": {name: config.methods[name] for name in self.settings if name in shared},
-                }
-            )
-            for config in (before, self._config())
-        )
-        _check_same(self.folder, theirs, ours)
+        shared = [name for name in self.settings if name in before.methods]  # further methods may be added
+        configs = [msgspec.structs.asdict(config) for config in (before, self._config())]
+        for config in configs:
+            config["methods"] = {name: config["methods"][name] for name in shared}
+        _check_same(self.folder, *map(schema.flatten_settings, configs))
 
     def _check_cell(self, cell: Cell) -> None:
         folder = RunFolder(cell.folder)

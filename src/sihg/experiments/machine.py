@@ -32,11 +32,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, rename=lambda name: nam
 
 
 def examine_machine(data_dir: Path | None = None) -> Machine:
-    """Collect versions, devices, data sets and free space.
-
-    Args:
-        data_dir: The folder of the data files (default: as in `sihg data`).
-    """
+    """Collect versions, devices, data sets and free space; `data_dir` is the folder of the data files."""
     import torch
 
     from sihg.robust.data.locations import data_folder

@@ -7,13 +7,7 @@ PRIOR_SECONDS = 20.0  # of work, after which the measured speed counts as much a
 
 
 class TimeLeft:
-    """Progress over cells and their phases.
-
-    Args:
-        costs: The estimated seconds of each phase of each cell, in order.
-        jobs: How many cells run at a time.
-        clock: Returns the time in seconds.
-    """
+    """Progress over cells; `costs` are the estimated seconds of each cell's phases, in order."""
 
     def __init__(
         self, costs: Mapping[str, Mapping[str, float]], jobs: int, clock: Callable[[], float] = time.monotonic
