@@ -84,7 +84,7 @@ def test_the_weights_in_a_record_are_those_of_the_model() -> None:
     [
         (None, None),
         ((-1, 2), (-1.0, 2.0)),
-        ((torch.zeros(1, 8, 8), torch.ones(1, 8, 8)), (0.0, 1.0)),
+        ((torch.zeros(1, 8, 8), 1 + torch.eye(8)[None]), (0.0, 2.0)),
         ((torch.zeros(1, 8, 8), torch.full((1, 8, 8), torch.inf)), None),
     ],
 )
@@ -316,3 +316,14 @@ def test_a_radius_of_a_curve_is_after_all_stages_of_its_attack() -> None:
 def test_without_attack_the_radius_does_not_matter() -> None:
     found = sihg.evaluate(Threshold(), on_a_line(), eps=5, norm="l2", attacks="natural")
     assert found.accuracy == 6 / 7
+
+
+def test_a_proof_does_not_replace_the_points_of_attacks() -> None:
+    settings: dict[str, Any] = {"eps": EPS, "points": True}
+    alone = sihg.evaluate(healthy(), small_digits(), attacks="pgd-3", **settings)
+    for attacks in ("pgd-3,certified", "certified,pgd-3"):
+        found = sihg.evaluate(healthy(), small_digits(), attacks=attacks, **settings)
+        assert bool((found["certified"].broken & ~found["pgd-3"].broken).any())  # neither broken nor proven robust
+        assert found.points is not None
+        assert alone.points is not None
+        assert torch.equal(found.points, alone.points)
