@@ -47,6 +47,8 @@ def test_every_record_is_on_the_page(tmp_path: Path) -> None:
         ("second", "all of fgsm", 0.5),
         ("second", "certified", 0.25),
     ]
+    second = read_csv(tmp_path, "evaluations")[1]
+    assert (second["low"], second["high"], second["samples"], second["passes"]) == ("0.4", "0.5", "397", "12.5")
     page = read_page(tmp_path)
     assert {0.96875, 0.4375, 0.5, 0.25} <= numbers(page)
     for text in ("3 records", "model Sequential", "data mine", "all: the samples that no attack", "proven: a lower"):

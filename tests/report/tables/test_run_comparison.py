@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sihg.report import compare
-from sihg.report.tables.run_comparison import Tested
+from sihg.report.tables.run_comparison import AttackAccuracy
 from tests.refused import refused
 from tests.report.folders import attack_row, rows, write_evaluation, write_run
 
@@ -19,7 +19,7 @@ def test_numbers_and_settings_of_each_run(tmp_path: Path) -> None:
     assert (a.run, a.method, a.epochs, a.of, a.folder) == ("a", "msi-hg", 3, 3, str(first))
     assert (a.last.epoch, a.last.natural, a.last.robust) == (3, 0.85, 0.4)
     assert (a.best.epoch, a.best.natural, a.best.robust) == (2, 0.9, 0.45)
-    assert a.evaluations["pgd-20"] == Tested(accuracy=0.4375, low=0.4, high=0.5, samples=397)
+    assert a.evaluations["pgd-20"] == AttackAccuracy(accuracy=0.4375, low=0.4, high=0.5, samples=397)
     assert (a.passes, a.seconds) == (18, 3.75)
     assert a.settings == {"method.name": "msi-hg", "epochs": 3, "tau": 0.5}
     assert b.settings == {"method.name": "pgd", "epochs": 4, "tau": None}

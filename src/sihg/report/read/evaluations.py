@@ -140,7 +140,7 @@ def _has_newer(name: str, checkpoints: Sequence[str]) -> bool:
     """Whether a checkpoint such as last-00000400 has a newer one of its kind."""
     kind = name.partition("-")[0]
     same_kind = [natural_order(other) for other in checkpoints if other.startswith(f"{kind}-")]
-    return kind in ("last", "best") and bool(same_kind) and natural_order(name) < max(same_kind)
+    return bool(same_kind) and natural_order(name) < max(same_kind)
 
 
 def _evaluations(

@@ -23,7 +23,7 @@ class Watched(msgspec.Struct, frozen=True):
     robust: float | None = None
 
 
-class Tested(msgspec.Struct, frozen=True):
+class AttackAccuracy(msgspec.Struct, frozen=True):
     """Accuracy on test samples under one attack, with its 95 % interval."""
 
     accuracy: float
@@ -43,7 +43,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, object]
     last: Watched
     best: Watched
-    evaluations: dict[str, Tested]  # by attack
+    evaluations: dict[str, AttackAccuracy]  # by attack
     passes: float | None
     seconds: float | None
 
@@ -105,7 +105,10 @@ def compare_runs(runs: Sequence[TrainingRun]) -> Comparison:
     results = find_results(runs)
     rows = []
     for run in runs:
-        tests = {attack: of_run[run.name] for attack, of_run in results.items() if run.name in of_run}
+        tests = {}
+        for attack, test in ((attack, of_run.get(run.name)) for attack, of_run in results.items()):
+            if test is not None:
+                tests[attack] = AttackAccuracy(test.accuracy, test.low, test.high, test.samples)
         rows.append(
             RunRow(
                 run=run.name,
@@ -116,7 +119,9 @@ def compare_runs(runs: Sequence[TrainingRun]) -> Comparison:
                 settings={name: run.settings.get(name) for name in differing},
                 last=_watched(run.last),
                 best=_watched(run.best),
-                evaluations={a: Tested(test.accuracy, test.low, test.high, test.samples) for a, test in tests.items()},
+                evaluations={
+                    a: AttackAccuracy(test.accuracy, test.low, test.high, test.samples) for a, test in tests.items()
+                },
                 passes=run.rows[-1].passes if run.rows else None,
                 seconds=run.rows[-1].seconds if run.rows else None,
             )
@@ -180,7 +185,7 @@ def _both(watched: Watched) -> str:
     return f"{100 * watched.natural:.1f} / {100 * watched.robust:.1f}"
 
 
-def _share(test: Tested | None, *, with_size: bool) -> str:
+def _share(test: AttackAccuracy | None, *, with_size: bool) -> str:
     if test is None:
         return ABSENT
     return f"{100 * test.accuracy:.2f}" + (f" (n = {test.samples})" if with_size else "")
