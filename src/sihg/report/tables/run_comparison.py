@@ -12,7 +12,6 @@ from sihg.report.tables.training_tables import TEST, difference_table, entry_tab
 from sihg.store.schema import MetricsRow
 
 ABSENT = "-"
-WATCHED = "watched while training: natural / robust"
 
 
 class Watched(msgspec.Struct, frozen=True):
@@ -106,8 +105,8 @@ def compare_runs(runs: Sequence[TrainingRun]) -> Comparison:
     rows = []
     for run in runs:
         tests = {}
-        for attack, test in ((attack, of_run.get(run.name)) for attack, of_run in results.items()):
-            if test is not None:
+        for attack, of_run in results.items():
+            if test := of_run.get(run.name):
                 tests[attack] = AttackAccuracy(test.accuracy, test.low, test.high, test.samples)
         rows.append(
             RunRow(
@@ -153,7 +152,7 @@ def _run_table(runs: Sequence[RunRow], attacks: Sequence[str]) -> dict[str, Tabl
         for run in runs
     ]
     samples = f"{next(iter(sizes))} test samples" if len(sizes) == 1 else "n test samples"
-    title = f"{WATCHED}; attacks: accuracy on {samples}" if sizes else WATCHED
+    title = "watched while training: natural / robust" + (f"; attacks: accuracy on {samples}" if sizes else "")
     return {title: Table([Column(text, text) for text in [*headings, "passes", "seconds"]], rows)}
 
 

@@ -16,7 +16,6 @@ ALWAYS = (*ABOUT, "epochs", "training_accuracy", "passes", "seconds")  # columns
 ATTACK_ORDER = ("natural", "pgd-20", "pgd-50-10", "standard")  # then other attacks, ALL, and proofs
 PAPER_BEST = {"natural": "best_natural", "pgd-20": "best_robust"}  # columns of the paper's best, chosen by PGD-20
 MAX_ALL_PAIRS = 6  # entries of which all pairs are compared
-Results = dict[str, dict[str, Evaluation]]  # by attack (with checkpoint and rule where needed), then by run
 
 
 def training_table(runs: Sequence[TrainingRun]) -> Table:
@@ -135,8 +134,8 @@ def evaluation_table(runs: Sequence[tuple[str, Sequence[Evaluation]]], heading: 
     return Table(columns, rows)
 
 
-def find_results(runs: Sequence[TrainingRun]) -> Results:
-    """Select the evaluations of the newest weights on the run's own test samples within its own ball.
+def find_results(runs: Sequence[TrainingRun]) -> dict[str, dict[str, Evaluation]]:
+    """Select evaluations by attack, then run: newest weights, the run's own test samples and its own ball.
 
     Checkpoints are named if several were tested. Of several evaluations of a kind, the one on most samples counts; of
     these, the one that broke most.
