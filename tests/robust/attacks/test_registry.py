@@ -135,6 +135,14 @@ def test_an_attack_of_a_users_own_is_a_class_or_a_function(tmp_path: Path) -> No
     assert [(found.passes, found.forwards) for found in results] == [(0, 5), (0, 5)]
 
 
+def test_the_description_of_a_users_function_changes_with_its_file(tmp_path: Path) -> None:
+    described = []
+    for code in (OWN, OWN, OWN.replace("0.2", "0.3")):
+        (tmp_path / "mine.py").write_text(code)
+        described.append(repr(build_attack(f"{tmp_path / 'mine.py'}:darker", Ball(0.1))))
+    assert described[0] == described[1] != described[2]
+
+
 @pytest.mark.parametrize(
     ("name", "code"),
     [

@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Callable, Mapping
+from hashlib import sha256
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sihg.errors import InputError, UnknownNameError
@@ -107,7 +109,9 @@ def _build_users_attack(name: str, within: dict[str, Any]) -> "Attack":
     found = load_callable("attack", name)
     if not isinstance(found, type):
         function = lambda *args: call_user_code("attack", name, found, *args)  # noqa: E731
-        return _find("user_function", "FunctionAttack")(**within, function=function, name=name)
+        code = getattr(found, "__code__", None)
+        digest = sha256(Path(code.co_filename).read_bytes()).hexdigest() if code else ""
+        return _find("user_function", "FunctionAttack")(**within, function=function, name=name, sha256=digest)
     attack = call_user_code("attack", name, found, **within)
     if not isinstance(attack, Attack):
         raise InputError(

@@ -1,7 +1,7 @@
 """An attack that is a function, such as one of another library."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -19,6 +19,7 @@ class FunctionAttack(Attack):
     Args:
         function: It may use torch's global generator, which is seeded for each call.
         name: What errors call it.
+        sha256: Of the file of the function, if known; an evaluation can be resumed while it stays the same.
 
     Example:
         >>> darker = FunctionAttack(eps=0.1, function=lambda model, x, y: (x - 0.1).clamp(min=0))
@@ -26,8 +27,9 @@ class FunctionAttack(Attack):
         [[0.4000000059604645, 0.4000000059604645]]
     """
 
-    function: Callable[[nn.Module, Tensor, Tensor], Tensor]
+    function: Callable[[nn.Module, Tensor, Tensor], Tensor] = field(repr=False)
     name: str = "your attack"
+    sha256: str = ""
     input_gradients_only: ClassVar[bool] = False
 
     def search(self, search: Search, seed: int) -> None:

@@ -65,7 +65,7 @@ class Task:
     def identity(self) -> dict[str, Json]:
         """Return what tells this evaluation from others; the folder of the weights may move."""
         attacks = [attack for plan in self.plans.values() for attack in plan.values()]
-        for name in (attack.name for attack in attacks if isinstance(attack, FunctionAttack)):
+        for name in (attack.name for attack in attacks if isinstance(attack, FunctionAttack) and not attack.sha256):
             raise InputError(
                 f"{name} is a function, and a changed function cannot be recognised: evaluate it without resume",
                 code="resume-function",
