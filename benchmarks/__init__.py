@@ -1,1 +1,1 @@
-"""Speed, measured: `python -m benchmarks`."""
+"""Benchmarks of speed and memory: `python -m benchmarks --help`."""

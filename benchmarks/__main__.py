@@ -1,4 +1,4 @@
-"""`python -m benchmarks [name ...] [--out DIR]`: run benchmarks, print their tables, keep them as JSON."""
+"""Run benchmarks, print their tables and keep them as JSON: `python -m benchmarks [name ...] [--out DIR]`."""
 
 import argparse
 import json
@@ -11,85 +11,92 @@ from pathlib import Path
 from typing import Any
 
 BENCHMARKS = {
-    "iteration_cost": "one SSI-HG iteration in full gradients, and against the number of blocks",
-    "spdhg_peers": "SSI-HG and SPDHG against ODL's SPDHG: the same iterates, and the time",
-    "attack_speed": "PGD-20 against torchattacks, rai-toolbox, foolbox and ART",
-    "pgd_50_10": "PGD-50-10 on MNIST against the same four: the time, the passes, the accuracy",
-    "standard_speed": "AutoAttack's standard set on MNIST against pyautoattack: the time, attack by attack",
-    "evaluation_memory": "peak memory of an evaluation of 10,000 samples against one of 1,000",
-    "training_speed": "an epoch of PGD AT against its bare passes and against ART's trainer",
-    "memory_cost": "the perturbation memory in training steps of MSI-HG",
-    "kept_memory": "a training step with freed memory kept, and given back to the system",
-    "channels_last": "a pass of our models with channels last in memory against channels first",
+    "iteration_cost": "cost of one SSI-HG iteration in full gradients, by number of blocks",
+    "spdhg_speed": "SSI-HG and SPDHG compared with ODL's SPDHG: equal iterates, and time",
+    "attack_speed": "PGD-20 compared with torchattacks, rai-toolbox, foolbox and ART",
+    "pgd_50_10": "PGD-50-10 on MNIST compared with the same four: time, passes, accuracy",
+    "autoattack_speed": "AutoAttack's standard set on MNIST compared with pyautoattack, per attack",
+    "evaluation_memory": "peak memory of an evaluation: 10,000 samples compared with 1,000",
+    "training_speed": "an epoch of PGD AT compared with its bare passes and with ART's trainer",
+    "perturbation_memory": "share of an MSI-HG training step spent on the perturbation memory",
+    "malloc_retention": "a training step when malloc keeps freed memory, and when it does not",
+    "channels_last": "a pass of our models: channels-last compared with channels-first layout",
 }
-LONG = ("pgd_50_10", "standard_speed")  # take hours
+TAKE_HOURS = ("pgd_50_10", "autoattack_speed")
 
 
 def main() -> None:
-    listed = "\n".join(f"  {name:19}{about}" for name, about in BENCHMARKS.items())
+    described = "\n".join(f"  {name:21}{about}" for name, about in BENCHMARKS.items())
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description=f"Run benchmarks (unless named, all but {' and '.join(LONG)}, which take hours):\n{listed}",
+        usage="%(prog)s [name ...] [--out DIR] [--repetitions R] [--threads T]",
+        description="Run benchmarks. Each prints a claim, whether it holds in this run, and tables. Exit code 1 if a "
+        "claim does not hold.",
+        epilog=f"benchmarks:\n{described}\n\nThose that compare with other libraries need `make peers`. "
+        f"{' and '.join(TAKE_HOURS)} need MNIST (`sihg data get mnist`).",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("names", nargs="*", metavar="name", help="which to run")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where to write NAME.json and figures")
-    parser.add_argument("--repetitions", type=int, default=21, metavar="R", help="timed runs of each (default 21)")
-    parser.add_argument("--threads", type=int, default=1, metavar="T", help="threads of every library (default 1)")
-    chosen = parser.parse_args()
-    for name in chosen.names:
+    parser.add_argument(
+        "names", nargs="*", metavar="name", help=f"benchmarks to run (default: all except {' and '.join(TAKE_HOURS)})"
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for NAME.json, figures and trained models")
+    parser.add_argument("--repetitions", type=int, default=21, metavar="R", help="timed repetitions (default: 21)")
+    parser.add_argument("--threads", type=int, default=1, metavar="T", help="threads of every library (default: 1)")
+    args = parser.parse_args()
+    for name in args.names:
         if name not in BENCHMARKS:
-            parser.error(f"there is no benchmark {name!r}: choose from {', '.join(BENCHMARKS)}")
-    if min(chosen.repetitions, chosen.threads) < 1:
-        parser.error("--repetitions and --threads must be at least 1")
-    for library in ("OMP", "MKL", "OPENBLAS"):  # read when NumPy and PyTorch are imported, which is why that is later
-        os.environ[f"{library}_NUM_THREADS"] = str(chosen.threads)
-    names = chosen.names or [name for name in BENCHMARKS if name not in LONG]
-    held = [run(name, chosen.repetitions, chosen.threads, chosen.out) for name in names]
+            parser.error(f"unknown benchmark {name!r}: choose from {', '.join(BENCHMARKS)}")
+    if min(args.repetitions, args.threads) < 1:
+        parser.error(
+            f"--repetitions and --threads must be at least 1, got {args.repetitions} and {args.threads}: raise them"
+        )
+    for library in ("OMP", "MKL", "OPENBLAS"):  # NumPy and PyTorch read these when they are imported, later
+        os.environ[f"{library}_NUM_THREADS"] = str(args.threads)
+    names = args.names or [name for name in BENCHMARKS if name not in TAKE_HOURS]
+    held = [run(name, args.repetitions, args.threads, args.out) for name in names]
     sys.exit(0 if all(held) else 1)
 
 
 def run(name: str, repetitions: int, threads: int, out: Path | None) -> bool:
-    """Run one benchmark; print its tables and write them into `out`; tell whether nothing speaks against its claim."""
+    """Run one benchmark, print its tables and write them to `out`; return False if its claim does not hold."""
     import msgspec
 
-    from benchmarks.timing import NotRun, shown, text
+    from benchmarks.timing import SkipBenchmark, format_table, format_value
     from sihg.store.environment import describe_environment
     from sihg.store.files import write_text
 
     try:
-        report = _module(name).run(repetitions, out)
-    except NotRun as why:
-        print(f"\n{name}\nNOT RUN: {why}")
+        report = load_benchmark(name).run(repetitions, out)
+    except SkipBenchmark as reason:
+        print(f"\n{name}\nSKIPPED: {reason}")
         return True
-    made_with = {**msgspec.to_builtins(describe_environment()), "odl": _version("odl"), "threads": str(threads)}
+    environment = {**msgspec.to_builtins(describe_environment()), "odl": odl_version(), "threads": str(threads)}
     print(f"\n{name}\nclaim: {report.claim}: {'holds' if report.holds else 'DOES NOT HOLD'}")
-    for key, value in {**report.about, **made_with}.items():
-        print(f"  {key}: {shown(value)}")
+    for key, value in {**report.about, **environment}.items():
+        print(f"  {key}: {format_value(value)}")
     for title, rows in report.tables.items():
-        print(f"\n{title}\n{text(rows)}")
+        print(f"\n{title}\n{format_table(rows)}")
     if out:
-        content = {"benchmark": name, **asdict(report), "environment": made_with}
+        content = {"benchmark": name, **asdict(report), "environment": environment}
         print(f"\nwritten: {write_text(out / f'{name}.json', json.dumps(content, indent=1))}")
     return bool(report.holds)
 
 
-def _module(name: str) -> Any:
-    """The module of a benchmark, if what it compares with is installed."""
-
-    from benchmarks.timing import NotRun
+def load_benchmark(name: str) -> Any:
+    """Import the module of a benchmark; raise SkipBenchmark if a library it compares with is not installed."""
+    from benchmarks.timing import SkipBenchmark
 
     try:
         return import_module(f"benchmarks.{name}")
     except ModuleNotFoundError as error:
         if str(error.name).startswith(("benchmarks", "sihg")):
             raise
-        raise NotRun(f"{error.name} is not installed: `make peers` does it") from error
+        raise SkipBenchmark(f"{error.name} is not installed: run `make peers`") from error
 
 
-def _version(package: str) -> str:
+def odl_version() -> str:
     try:
-        return version(package)
+        return version("odl")
     except PackageNotFoundError:
         return "not installed"
 

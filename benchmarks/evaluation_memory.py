@@ -1,8 +1,8 @@
-"""Peak memory of an evaluation against the number of samples.
+"""Compare the peak memory of evaluations of 1,000 and of 10,000 samples.
 
-`sihg evaluate` attacks a small-cnn by natural,pgd-20 on images of noise in an .npz file, in a process of its own whose
-largest resident memory is taken. Labels are the model's predictions and eps is tiny, so every sample is attacked to the
-end; records are kept, as of a run.
+`sihg evaluate` runs natural,pgd-20 on a small-cnn and noise images from an .npz file, in a new process whose peak
+resident memory is read. Labels are the model's predictions and eps is tiny, so no sample breaks and all steps are
+made. Records are written, as for a run.
 """
 
 import subprocess
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from benchmarks.timing import FEWEST, Report, ratio
+from benchmarks.timing import MIN_REPETITIONS, Report, paired_ratio
 from sihg.core.draw import generator
 from sihg.robust.data import as_samples
 from sihg.robust.gradients import evaluation_mode
@@ -23,8 +23,8 @@ from sihg.robust.models import build
 
 FEW, MANY = 1000, 10_000  # samples
 SHAPE, CLASSES, EPS, SEED = (1, 28, 28), 10, 1e-6, 0
-MOST = 1.2
-WATCH = (  # in a process that has loaded nothing: a child's figure begins with the memory of the one that starts it
+MAX_RATIO = 1.2
+PRINT_PEAK = (  # run by a small process: the peak of a child starts at the memory of its parent
     "import resource, subprocess, sys\n"
     "subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)\n"
     "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
@@ -32,35 +32,35 @@ WATCH = (  # in a process that has loaded nothing: a child's figure begins with 
 
 
 def run(repetitions: int, out: Path | None) -> Report:  # noqa: ARG001
-    """Evaluate few and many samples in turn."""
+    """Evaluate few and many samples in turn, each in a new process."""
     with TemporaryDirectory() as name:
         folder = Path(name)
-        write(folder)
+        write_inputs(folder)
         peaks: dict[int, list[float]] = {FEW: [], MANY: []}
-        for repetition in range(min(repetitions, FEWEST)):
+        for repetition in range(min(repetitions, MIN_REPETITIONS)):
             for n, peak in peaks.items():
-                peak.append(peak_of(n, folder, folder / f"records-{repetition}"))
-    measured = ratio(peaks[MANY], peaks[FEW])
+                peak.append(measure_peak(n, folder, folder / f"records-{repetition}"))
+    measured = paired_ratio(peaks[MANY], peaks[FEW])
     return Report(
-        f"evaluating {MANY:,} samples takes at most {MOST} times the peak memory of {FEW:,}",
-        measured.median <= MOST,
+        f"evaluating {MANY:,} samples takes at most {MAX_RATIO} times the peak memory of {FEW:,}",
+        measured.median <= MAX_RATIO,
         {
-            "measured, peak over peak": measured,
+            "measured ratio of peaks": measured,
             "model": f"small-cnn, noise of {SHAPE}, natural,pgd-20",
             "repetitions": len(peaks[FEW]),
             "seed": SEED,
         },
         {
             "peak resident memory": [
-                {"samples": f"{n:,}", "peak, MB": median(peak), f"over {FEW:,}": ratio(peak, peaks[FEW])}
+                {"samples": f"{n:,}", "peak, MB": median(peak), f"over {FEW:,}": paired_ratio(peak, peaks[FEW])}
                 for n, peak in peaks.items()
             ]
         },
     )
 
 
-def write(folder: Path) -> None:
-    """A model, and its data for each number of samples."""
+def write_inputs(folder: Path) -> None:
+    """Write a model, and one data file for each number of samples."""
     model = build("small-cnn", SHAPE, CLASSES, seed=SEED)
     save_file({name: value.contiguous() for name, value in model.state_dict().items()}, folder / "model.safetensors")
     noise = torch.randint(256, (MANY, *SHAPE), generator=generator(SEED, "memory"), dtype=torch.uint8)
@@ -77,12 +77,12 @@ def write(folder: Path) -> None:
         )
 
 
-def peak_of(n: int, folder: Path, records: Path) -> float:
-    """The largest resident memory of an evaluation of so many samples, in MB."""
+def measure_peak(n: int, folder: Path, records: Path) -> float:
+    """Return the peak resident memory of an evaluation of n samples, in MB."""
     sihg = [sys.executable, "-m", "sihg", "evaluate", str(folder / "model.safetensors")]
-    what = ["--model", "small-cnn", "--data", f"npz:{folder / f'{n}.npz'}", "--eps", str(EPS)]
+    inputs = ["--model", "small-cnn", "--data", f"npz:{folder / f'{n}.npz'}", "--eps", str(EPS)]
     attacks = ["--attacks", "natural,pgd-20", "--out", str(records / str(n))]
-    watched = subprocess.run(
-        [sys.executable, "-c", WATCH, *sihg, *what, *attacks], check=True, capture_output=True, text=True
+    finished = subprocess.run(
+        [sys.executable, "-c", PRINT_PEAK, *sihg, *inputs, *attacks], check=True, capture_output=True, text=True
     )
-    return int(watched.stdout) / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+    return int(finished.stdout) / (1 << 20 if sys.platform == "darwin" else 1 << 10)

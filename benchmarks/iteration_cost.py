@@ -1,4 +1,4 @@
-"""What one SSI-HG iteration costs: in full gradients, and against the number of blocks."""
+"""Measure the cost of one SSI-HG iteration in full gradients, by number of blocks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
-from benchmarks.timing import Ratio, Report, Row, interleaved
+from benchmarks.timing import Ratio, Report, Row, time_interleaved
 from sihg.core.draw import generator
 from sihg.core.prox import LinfBall
 from sihg.minimax import Problem, solve
@@ -18,34 +18,34 @@ from sihg.report.figures.style import QUIET, figure_style, number_log_axis, save
 from sihg.report.read.palette import look
 
 SEED = 0
-SAMPLES, FEATURES, HIDDEN, CLASSES = 16384, 128, 256, 10  # the network's, in all blocks together
-ROWS, COLUMNS = 16384, 512  # the bilinear coupling's, likewise
+SAMPLES, FEATURES, HIDDEN, CLASSES = 16384, 128, 256, 10  # of the network; samples in all blocks together
+ROWS, COLUMNS = 16384, 512  # of the bilinear coupling; rows in all blocks together
 BLOCKS = [1, 4, 16, 64, 256]
-HEADLINE, MOST = 64, 1.3  # n, and the full gradients that an iteration may cost there
-LEAST_MS = 20.0  # a full gradient shorter than this would measure Python
+HEADLINE_N, MAX_RATIO = 64, 1.3  # the claim: one iteration at this n costs at most so many full gradients
+MIN_GRADIENT_MS = 20.0  # for a shorter full gradient the overhead of Python would dominate
 SIGMA = 0.5
-LONGER = [0.01, 0.1]  # tau L22 beyond 1/(6n), which is the most that the paper's simplified condition allows
+LARGER_TAU_L22 = [0.01, 0.1]  # above 1/(6n), the largest value that the paper's simplified condition allows
 
 
 def run(repetitions: int, out: Path | None) -> Report:
-    """Time one iteration against one full gradient, for a small network and for a matrix."""
-    L22 = estimate_curvature(network(HEADLINE))
+    """Compare the time of one iteration with one full gradient, for a small network and for a matrix."""
+    L22 = estimate_curvature(network(HEADLINE_N))
     whole, whole_matrix = network(1), matrix(1)
     nonlinear = [measure(network(n, L22), whole, 1 / (6 * n * L22), repetitions) for n in BLOCKS]
-    longer = [measure(network(HEADLINE, L22), whole, q / L22, repetitions) for q in LONGER]
+    larger_tau = [measure(network(HEADLINE_N, L22), whole, q / L22, repetitions) for q in LARGER_TAU_L22]
     bilinear = [measure(matrix(n), whole_matrix, 1 / (6 * n), repetitions) for n in BLOCKS]
-    headline = nonlinear[BLOCKS.index(HEADLINE)]
+    headline = nonlinear[BLOCKS.index(HEADLINE_N)]
     if out:
         with figure_style():
-            save_figure(figure(nonlinear, bilinear), out, "iteration_cost")
+            save_figure(draw_figure(nonlinear, bilinear), out, "iteration_cost")
     return Report(
-        f"one SSI-HG iteration with n = {HEADLINE} and a small network costs at most {MOST} full gradients",
-        headline.ratio.median <= MOST and headline.gradient >= LEAST_MS,
+        f"one SSI-HG iteration with n = {HEADLINE_N} and a small network costs at most {MAX_RATIO} full gradients",
+        headline.ratio.median <= MAX_RATIO and headline.gradient >= MIN_GRADIENT_MS,
         {
             "measured": headline.ratio,
-            "by arithmetic, (n+1+T)/n": headline.arithmetic,
+            "by arithmetic, (n+1+T)/n": headline.counted,
             "T": headline.T,
-            "n": HEADLINE,
+            "n": HEADLINE_N,
             "repetitions": repetitions,
             "seed": SEED,
             "dtype": "float32",
@@ -54,7 +54,7 @@ def run(repetitions: int, out: Path | None) -> Report:
         },
         {
             "network, tau L22 = 1/(6n)": [cost.row() for cost in nonlinear],
-            f"network, tau L22 = {' and '.join(map(str, LONGER))}": [cost.row() for cost in longer],
+            f"network, tau L22 = {' and '.join(map(str, LARGER_TAU_L22))}": [cost.row() for cost in larger_tau],
             "bilinear": [cost.row() for cost in bilinear],
         },
     )
@@ -62,18 +62,18 @@ def run(repetitions: int, out: Path | None) -> Report:
 
 @dataclass(frozen=True)
 class Cost:
-    """One iteration at one n: milliseconds, its ratio to a full gradient, and what counting block gradients says."""
+    """The cost of one iteration at one n: milliseconds, and ratio to a full gradient, measured and by counting."""
 
     n: int
-    T: float  # block gradients in delta, an iteration
+    T: float  # block gradients in delta per iteration
     iteration: float
     gradient: float
     ratio: Ratio
     cpu_ratio: Ratio
-    arithmetic: float
+    counted: float
 
     def row(self) -> Row:
-        """The row of the table."""
+        """Return the row of the table."""
         return {
             "n": self.n,
             "T": self.T,
@@ -81,12 +81,12 @@ class Cost:
             "full gradient, ms": self.gradient,
             "ratio": self.ratio,
             "ratio of CPU time": self.cpu_ratio,
-            "by arithmetic": self.arithmetic,
+            "by arithmetic": self.counted,
         }
 
 
 def measure(problem: Problem, whole: Problem, tau: float, repetitions: int) -> Cost:
-    """Iterate from a warm state beside as many full gradients in w there, of the same coupling in one block."""
+    """Time iterations from a warm state, and as many full gradients in w of the same coupling in one block."""
     warm = solve(problem, sigma=SIGMA, tau=tau, iterations=5, record_every=None, seed=SEED).state
     w, delta = warm.inner.w, warm.inner.delta
 
@@ -96,23 +96,23 @@ def measure(problem: Problem, whole: Problem, tau: float, repetitions: int) -> C
                 whole.gradient_w(w, delta, whole.all)
 
     count = 50 if problem.bilinear_in_both else 2
-    timed = interleaved(
+    timings = time_interleaved(
         {
             "iteration": lambda: solve(problem, state=warm, iterations=count, record_every=None).state,
             "gradient": lambda: gradients(count),
         },
         repetitions,
     )
-    after = timed["iteration"].value
+    after = timings["iteration"].value
     T = (after.delta_gradients - warm.delta_gradients) / count
     in_w = (after.w_gradients - warm.w_gradients) / count
-    milliseconds = {name: times.milliseconds(count) for name, times in timed.items()}
-    ratios = timed["iteration"].over(timed["gradient"])
-    return Cost(problem.n, T, **milliseconds, ratio=ratios[0], cpu_ratio=ratios[1], arithmetic=(in_w + T) / problem.n)
+    milliseconds = {name: times.milliseconds(count) for name, times in timings.items()}
+    ratios = timings["iteration"].over(timings["gradient"])
+    return Cost(problem.n, T, **milliseconds, ratio=ratios[0], cpu_ratio=ratios[1], counted=(in_w + T) / problem.n)
 
 
 def network(n: int, L22: float | None = None) -> Problem:
-    """phi_i: the share of block i in the mean cross-entropy of a two-layer network on perturbed samples."""
+    """Build phi_i, block i's part of the mean cross-entropy of a two-layer network on perturbed samples."""
     draw = generator(SEED, "network")
     x = torch.randn(n, SAMPLES // n, FEATURES, generator=draw)
     y = torch.randint(CLASSES, x.shape[:2], generator=draw)
@@ -132,22 +132,24 @@ def network(n: int, L22: float | None = None) -> Problem:
 
 
 def matrix(n: int) -> Problem:
-    """phi_i = <A_i w, delta_i>, A cut into n blocks of rows."""
+    """Build phi_i = <A_i w, delta_i>, with A cut into n blocks of rows."""
     A = torch.randn(n, ROWS // n, COLUMNS, generator=generator(SEED, "matrix")) / ROWS**0.5
     return Problem.bilinear(A, w0=torch.ones(COLUMNS), g=LinfBall(0.1))
 
 
-def figure(nonlinear: Sequence[Cost], bilinear: Sequence[Cost]) -> Figure:
-    """An iteration's cost in full gradients against n, measured and by arithmetic."""
-    drawn = Figure(figsize=(6.0, 4.0), layout="constrained")
-    axes = drawn.add_subplot(xscale="log", yscale="log")
+def draw_figure(nonlinear: Sequence[Cost], bilinear: Sequence[Cost]) -> Figure:
+    """Draw the cost of an iteration in full gradients against n, measured and by counting gradients."""
+    figure = Figure(figsize=(6.0, 4.0), layout="constrained")
+    axes = figure.add_subplot(xscale="log", yscale="log")
     for costs, name, colour in (
         (nonlinear, "network", look("ssi-hg").colour),
         (bilinear, "bilinear", look("spdhg").colour),
     ):
-        axes.plot(BLOCKS, [c.arithmetic for c in costs], color=colour, linewidth=1, label=f"{name}, by arithmetic")
-        axes.vlines(BLOCKS, [c.ratio.least for c in costs], [c.ratio.largest for c in costs], color=colour)
-        axes.plot(BLOCKS, [c.ratio.median for c in costs], "o", color=colour, label=f"{name}, measured")
+        axes.plot(BLOCKS, [cost.counted for cost in costs], color=colour, linewidth=1, label=f"{name}, by arithmetic")
+        axes.vlines(
+            BLOCKS, [cost.ratio.smallest for cost in costs], [cost.ratio.largest for cost in costs], color=colour
+        )
+        axes.plot(BLOCKS, [cost.ratio.median for cost in costs], "o", color=colour, label=f"{name}, measured")
     axes.axhline(1, color=QUIET, linewidth=0.8, linestyle=":")
     axes.set_xticks(BLOCKS, [str(n) for n in BLOCKS])
     axes.minorticks_off()
@@ -156,4 +158,4 @@ def figure(nonlinear: Sequence[Cost], bilinear: Sequence[Cost]) -> Figure:
     axes.set_xlabel("blocks n, at a fixed total size")
     axes.set_ylabel("one SSI-HG iteration, in full gradients")
     axes.legend(frameon=False)
-    return drawn
+    return figure

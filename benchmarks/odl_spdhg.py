@@ -1,4 +1,4 @@
-"""ODL's SPDHG, loaded as a file: importing odl.contrib would ask for packages that SPDHG does not need."""
+"""Load ODL's SPDHG from its file: importing odl.contrib would need packages that SPDHG does not use."""
 
 from collections.abc import Callable
 from importlib.util import module_from_spec, spec_from_file_location
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def load() -> Callable[..., None]:
-    """`spdhg(x, f, g, A, tau, sigma, niter, ...)` of the installed odl."""
+    """Return `spdhg(x, f, g, A, tau, sigma, niter, ...)` of the installed odl."""
     import odl
 
     path = Path(odl.__file__).parent / "contrib/solvers/spdhg/stochastic_primal_dual_hybrid_gradient.py"

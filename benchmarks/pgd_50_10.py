@@ -1,16 +1,16 @@
-"""PGD-50-10 beside torchattacks, rai-toolbox, foolbox and ART: MNIST test images, ten runs of 50 steps.
+"""Compare PGD-50-10 (ten restarts of 50 steps) with torchattacks, rai-toolbox, foolbox and ART on MNIST test images.
 
-`peers.py` has everybody's way. Each peer gets the samples as one batch, as `attack_speed.py` gives them, and in batches
-of 64, 256 or 1000, whichever suit it best by short runs. Every repetition begins at new starts, by which alone the
-accuracies that are left differ: ours, the mean of its repetitions, may be above a peer's by two standard errors of such
-a difference, as our own repetitions tell them.
+`pgd_peers.py` sets the peers up. Each gets all samples as one batch, and its best batch size of 64, 256 and 1000,
+found by short runs. Every repetition uses new random starts, the only reason why accuracies differ. The mean of ours
+may exceed a peer's by two standard errors of such a difference, estimated from our repetitions.
 
-Passes are counted outside of the attacks: the rows that go through the model, with or without a pass back. What
-survivors need is counted by a plain search that knows nothing of dropping: from the same starts it takes all steps of a
-run, and notes at which iterate each sample is first misclassified. A run that the sample survives needs T + 1 looks, at
-the start, after each step; one that breaks it at iterate k (0 is the start) needs k + 1, and later runs need none.
+Passes are counted outside of the attacks: rows that go through the model, with or without a backward pass. The passes
+that are needed are counted by a plain search that drops no samples. From the same starts it takes all steps of a
+restart and notes the iterate at which each sample is first misclassified. A restart that the sample survives needs T
++ 1 passes: one at the start and one after each step. A restart that breaks it at iterate k (0 is the start) needs k +
+1, and later restarts need none.
 
-On the natural model nearly everything breaks in the first steps, on the robust one little does.
+On the natural model nearly all samples break in the first steps; on the robust model few do.
 """
 
 import math
@@ -24,144 +24,169 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from benchmarks import mnist
-from benchmarks.apart import Apart
-from benchmarks.peers import BEST, PEERS, SEED, STARTS, Case, fastest, ratios, versions, warmed
-from benchmarks.timing import FEWEST, Once, Ratio, Report, Row, Timed, Value, interleaved, once
+from benchmarks import mnist_models
+from benchmarks.pgd_peers import (
+    BEST_BATCHES,
+    PEERS,
+    SEED,
+    START_SEEDS,
+    Case,
+    find_best_batch_size,
+    make_warm_attack,
+    ratios_to_ours,
+    versions,
+)
+from benchmarks.separate_processes import SeparateProcesses
+from benchmarks.timing import (
+    MIN_REPETITIONS,
+    Measurement,
+    Ratio,
+    Report,
+    Row,
+    Timings,
+    Value,
+    time_interleaved,
+    time_once,
+)
 from sihg.core.draw import generator
 from sihg.robust.attacks.search import ROWS_PER_DRAW
 from sihg.robust.threat import uniform_noise
 
 N, T, R = 2000, 50, 10
-LEAST = {"natural": 10.0, "robust": 1.6}  # times of ours, of the fastest peer with all samples as one batch
-LEAST_AT_BEST = {"natural": 10.0, "robust": 1.0}  # and in its best batches
-MOST = 1.02  # our passes over those that survivors need
-CLOSE = 1.25  # times of the fastest peer: slower ones have one repetition, which is enough to tell
-ROWS = 256  # that the plain search looks at together
+MIN_RATIO = {"natural": 10.0, "robust": 1.6}  # of the fastest peer's time to ours, all samples as one batch
+MIN_RATIO_BEST_BATCHES = {"natural": 10.0, "robust": 1.0}  # and in its best batch size
+MAX_PASSES_RATIO = 1.02  # of our passes to those needed
+CLOSE = 1.25  # peers slower than this many times the fastest get one repetition, which is enough
+ROWS = 256  # batch size of the plain search
 
 
 def run(repetitions: int, out: Path | None) -> Report:
-    """Time everybody on both models."""
-    x, y = mnist.images(N)
+    """Time all attacks on both models."""
+    x, y = mnist_models.load_images(N)
     tables: dict[str, list[Row]] = {}
     measured: dict[str, Value] = {}
     held = []
-    for kind, least in LEAST.items():
-        case = Case(f"{kind} model", mnist.model(kind, out), x, y, mnist.EPS, T, R)
-        with Apart() as apart:
-            sizes = {name: apart(name, fastest, name, case) for name in PEERS}
-            calls: dict[str, Callable[[], Once]] = {
-                name: partial(apart, name, counted, name, case) for name in ("ours", *PEERS)
+    for kind, min_ratio in MIN_RATIO.items():
+        case = Case(f"{kind} model", mnist_models.load_model(kind, out), x, y, mnist_models.EPS, T, R)
+        with SeparateProcesses() as processes:
+            sizes = {name: processes(name, find_best_batch_size, name, case) for name in PEERS}
+            calls: dict[str, Callable[[], Measurement]] = {
+                name: partial(processes, name, time_and_count, name, case) for name in ("ours", *PEERS)
             }
             for name, size in sizes.items():
-                calls[f"{name}{BEST}{size}"] = partial(apart, name, counted, name, case, size)
-            timed = repeated(calls, repetitions)
+                calls[f"{name}{BEST_BATCHES}{size}"] = partial(processes, name, time_and_count, name, case, size)
+            timings = repeat(calls, repetitions)
         left = {
-            name: [100 * (1 - float(broken.double().mean())) for broken, _ in t.values] for name, t in timed.items()
+            name: [100 * (1 - float(broken.double().mean())) for broken, _ in times.values]
+            for name, times in timings.items()
         }
-        looks = {name: int(times.values[0][1]) for name, times in timed.items()}  # of ours, from the case's own starts
-        need = needed(case)
+        passes = {name: int(times.values[0][1]) for name, times in timings.items()}  # starts as in `needed`
+        needed = count_needed_passes(case)
         tables[case.name] = [
-            row(name, times, timed["ours"], left[name], looks[name], need) for name, times in timed.items()
+            row(name, times, timings["ours"], left[name], passes[name], needed) for name, times in timings.items()
         ]
-        whole, best = ratios(timed)
+        whole, best = ratios_to_ours(timings)
         first, first_at_best = min(whole.values()), min(best.values())
         measured[f"{case.name}, the fastest peer over ours"] = first
         measured[f"{case.name}, the fastest peer in its best batches over ours"] = first_at_best
-        measured[f"{case.name}, our passes over those needed"] = looks["ours"] / need
-        measured[f"{case.name}, passes needed a sample"] = need / N
-        held += [first.median >= least, first_at_best.median >= LEAST_AT_BEST[kind]]
-        held += [looks["ours"] <= MOST * need, *(no_more(left["ours"], of(name, left)) for name in PEERS)]
+        measured[f"{case.name}, our passes over those needed"] = passes["ours"] / needed
+        measured[f"{case.name}, passes needed per sample"] = needed / N
+        held += [first.median >= min_ratio, first_at_best.median >= MIN_RATIO_BEST_BATCHES[kind]]
+        held += [
+            passes["ours"] <= MAX_PASSES_RATIO * needed,
+            *(is_not_above(left["ours"], accuracies_of(name, left)) for name in PEERS),
+        ]
     return Report(
-        f"PGD-{T}-{R} on {N} MNIST images as one batch: the fastest of four peers takes at least {LEAST['natural']:g} "
-        f"times our time on a natural model and {LEAST['robust']:g} times on a robust one, in its best batches "
-        f"{LEAST_AT_BEST['natural']:g} times and our time; our passes are at most {MOST} times what survivors need, "
-        "and no peer leaves less accuracy than other starts explain",
+        f"PGD-{T}-{R} on {N} MNIST images: as one batch, the fastest of four peers takes at least "
+        f"{MIN_RATIO['natural']:g} times our time on a natural model and {MIN_RATIO['robust']:g} times on a robust "
+        f"one; in its best batch size at least {MIN_RATIO_BEST_BATCHES['natural']:g} and "
+        f"{MIN_RATIO_BEST_BATCHES['robust']:g} times; our passes are at most {MAX_PASSES_RATIO} times those needed; "
+        "no peer leaves a lower accuracy than other random starts explain",
         all(held),
-        {**measured, "eps": mnist.EPS, "step": "2.5 eps / T", "seed": SEED, **versions()},
+        {**measured, "eps": mnist_models.EPS, "step": "2.5 eps / T", "seed": SEED, **versions()},
         tables,
     )
 
 
-def of(peer: str, left: dict[str, list[float]]) -> list[float]:
-    """What a peer leaves, as one batch and in others: the same to a model in evaluation mode."""
-    return [one for name, some in left.items() if name.split(BEST)[0] == peer for one in some]
+def accuracies_of(peer: str, left: dict[str, list[float]]) -> list[float]:
+    """Return all accuracies that a peer leaves; in evaluation mode the batch size does not change them."""
+    return [value for name, values in left.items() if name.split(BEST_BATCHES)[0] == peer for value in values]
 
 
-def no_more(ours: list[float], theirs: list[float]) -> bool:
+def is_not_above(ours: list[float], theirs: list[float]) -> bool:
     """Whether our mean is at most theirs, up to two standard errors of the difference by the spread of ours."""
     spread = stdev(ours) if len(ours) > 1 else 0.0
     return mean(ours) <= mean(theirs) + 2 * spread * math.sqrt(1 / len(ours) + 1 / len(theirs))
 
 
-def row(name: str, times: Timed, ours: Timed, left: list[float], looks: int, need: int) -> Row:
-    """A line of the table."""
+def row(name: str, times: Timings, ours: Timings, left: list[float], passes: int, needed: int) -> Row:
+    """Return a row of the table."""
     wall, cpu = times.over(ours.first(len(times.wall)))
     return {
         "attack": name,
         "s": times.milliseconds(1) / 1e3,
         "over ours": wall,
         "CPU over ours": cpu,
-        "passes a sample": looks / N,
-        "over those needed": looks / need,
+        "passes per sample": passes / N,
+        "over those needed": passes / needed,
         "accuracy left, %": Ratio(mean(left), min(left), max(left)),
         "repetitions": len(times.wall),
     }
 
 
-def repeated(calls: dict[str, Callable[[], Once]], repetitions: int) -> dict[str, Timed]:
-    """One repetition of all, and more, FEWEST at most, of ours and the peers that come close to the fastest."""
-    first = interleaved(calls, 1, warmed=True)
+def repeat(calls: dict[str, Callable[[], Measurement]], repetitions: int) -> dict[str, Timings]:
+    """Run all once; repeat ours and the peers close to the fastest, up to MIN_REPETITIONS times in all."""
+    first = time_interleaved(calls, 1, warmed=True)
     close = {"ours": calls["ours"]}
-    for among in (list(PEERS), [name for name in calls if BEST in name]):
-        quick = min(first[name].wall[0] for name in among)
-        close |= {name: calls[name] for name in among if first[name].wall[0] <= CLOSE * quick}
-    more = interleaved(close, min(repetitions, FEWEST) - 1, warmed=True)
-    return {name: times.and_then(more[name]) if name in more else times for name, times in first.items()}
+    for among in (list(PEERS), [name for name in calls if BEST_BATCHES in name]):
+        shortest = min(first[name].wall[0] for name in among)
+        close |= {name: calls[name] for name in among if first[name].wall[0] <= CLOSE * shortest}
+    more = time_interleaved(close, min(repetitions, MIN_REPETITIONS) - 1, warmed=True)
+    return {name: times.extended(more[name]) if name in more else times for name, times in first.items()}
 
 
-def counted(name: str, case: Case, size: int | None = None) -> Once:
-    """Run and time an attack: what it broke, and the rows that it sent through the model.
+def time_and_count(name: str, case: Case, size: int | None = None) -> Measurement:
+    """Run and time an attack; its value is what it broke and how many rows it sent through the model.
 
-    They are counted at its first layer: ART calls layers, not the model.
+    Rows are counted at the first convolution, since ART calls the layers, not the model.
     """
-    call = warmed(name, replace(case, seed=next(STARTS)), size)
-    seen: list[int] = []
+    call = make_warm_attack(name, replace(case, seed=next(START_SEEDS)), size)
+    row_counts: list[int] = []
     layer = next(module for module in case.model.modules() if isinstance(module, nn.Conv2d))
-    layer.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))  # stays: the model is a copy
-    return once(lambda: (call(), sum(seen)))
+    layer.register_forward_pre_hook(lambda _, inputs: row_counts.append(len(inputs[0])))  # on a copy
+    return time_once(lambda: (call(), sum(row_counts)))
 
 
-def needed(case: Case) -> int:
-    """The looks that it takes to find what a plain search finds at any iterate: see above."""
-    looks = 0
+def count_needed_passes(case: Case) -> int:
+    """Count the passes needed to find what the plain search finds (see above)."""
+    passes = 0
     for numbers in torch.arange(len(case.x)).split(ROWS):
         left = numbers
-        for run in range(case.runs):
-            first = first_broken(case, left, run)
-            looks += int((first + 1).clamp(max=case.steps + 1).sum())
+        for restart in range(case.restarts):
+            first = first_broken(case, left, restart)
+            passes += int((first + 1).clamp(max=case.steps + 1).sum())
             left = left[first > case.steps]
-    return looks
+    return passes
 
 
-def first_broken(case: Case, numbers: Tensor, run: int) -> Tensor:
-    """The iterate of a run at which each of these samples is first misclassified, T + 1 for none."""
+def first_broken(case: Case, numbers: Tensor, restart: int) -> Tensor:
+    """Return the iterate at which each sample is first misclassified in one restart; T + 1 if never."""
     x, y = case.x[numbers], case.y[numbers]
     low, high = (x - case.eps).clamp(min=0), (x + case.eps).clamp(max=1)
     first = torch.full_like(y, case.steps + 1)
-    point = torch.clamp(x + start(case, run)[numbers], low, high)
+    point = torch.clamp(x + start_noise(case, restart)[numbers], low, high)
     for k in range(case.steps + 1):
         point.requires_grad_()
         logits = case.model(point)
         (g,) = torch.autograd.grad(cross_entropy(logits, y, reduction="sum"), point)
         first = torch.where(logits.argmax(1) != y, first.clamp(max=k), first)
-        point = torch.clamp(point.detach() + case.step * g.sign(), low, high)
+        point = torch.clamp(point.detach() + case.step_size * g.sign(), low, high)
     return first
 
 
-def start(case: Case, run: int) -> Tensor:
-    """Where our attack starts from each sample."""
+def start_noise(case: Case, restart: int) -> Tensor:
+    """Return the random start of our attack for each sample."""
     shape = (ROWS_PER_DRAW, *case.x.shape[1:])
     blocks = range(-(-len(case.x) // ROWS_PER_DRAW))
-    draws = (generator(SEED, "attack start", run, block) for block in blocks)
+    draws = (generator(SEED, "attack start", restart, block) for block in blocks)
     return torch.cat([uniform_noise("linf", shape, case.eps, draw, case.x.dtype) for draw in draws])[: len(case.x)]

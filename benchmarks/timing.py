@@ -1,4 +1,7 @@
-"""Timing side by side, so that whatever else the machine does falls on all alike; and what a benchmark reports."""
+"""Time callables side by side, and describe what a benchmark reports.
+
+Callables take turns, so other load on the machine slows all of them alike. Results are ratios of paired times.
+"""
 
 import math
 import sys
@@ -8,49 +11,49 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, NamedTuple
 
-FEWEST = 5  # repetitions that a time box leaves
-TOLD = 5.0  # seconds, from which on a run is told of
-BATCHES = (64, 256, 1000)  # samples, among which each peer has its best
+MIN_REPETITIONS = 5  # a time limit does not go below this
+PROGRESS_SECONDS = 5.0  # a run that takes longer prints a line
+PEER_BATCH_SIZES = (64, 256, 1000)  # the best batch size of a peer is one of these
 
 
-class NotRun(Exception):  # noqa: N818
-    """Why a benchmark cannot run here."""
+class SkipBenchmark(Exception):  # noqa: N818
+    """Raised when a benchmark cannot run here; the message says why."""
 
 
 class Ratio(NamedTuple):
-    """A quotient of measures: its median, least and largest over the repetitions."""
+    """The median, smallest and largest quotient of two measurements over the repetitions."""
 
     median: float
-    least: float
+    smallest: float
     largest: float
 
     def __str__(self) -> str:
-        return f"{self.median:.2f} ({self.least:.2f}-{self.largest:.2f})"
+        return f"{self.median:.2f} ({self.smallest:.2f}-{self.largest:.2f})"
 
 
 Value = str | float | Ratio
 Row = Mapping[str, Value]
 
 
-class Once(NamedTuple):
-    """One run of a callable: seconds by the clock and of its process's processors, and what it gave."""
+class Measurement(NamedTuple):
+    """One run of a callable: wall time and CPU time of its process in seconds, and the value it returned."""
 
     wall: float
     cpu: float
     value: Any
 
 
-def once(call: Callable[[], Any]) -> Once:
-    """Run and time it."""
+def time_once(call: Callable[[], Any]) -> Measurement:
+    """Run a callable once and time it."""
     wall, cpu = time.perf_counter(), time.process_time()
     value = call()
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-    return Once(wall, cpu, value)
+    return Measurement(wall, cpu, value)
 
 
 @dataclass(frozen=True)
-class Timed:
-    """The repetitions of one callable: seconds by the clock and of its process's processors, and what it gave."""
+class Timings:
+    """All repetitions of one callable: wall times and CPU times in seconds, and the values it returned."""
 
     wall: list[float]
     cpu: list[float]
@@ -58,55 +61,55 @@ class Timed:
 
     @property
     def value(self) -> Any:
-        """What it last gave."""
+        """Return the value of the last repetition."""
         return self.values[-1]
 
     def milliseconds(self, iterations: int) -> float:
-        """The median wall time of one of so many iterations."""
+        """Return the median wall time of one iteration, if a repetition has `iterations` of them."""
         return 1e3 * median(self.wall) / iterations
 
-    def first(self, repetitions: int) -> "Timed":
-        """As if there had been no more repetitions than these."""
-        return Timed(self.wall[:repetitions], self.cpu[:repetitions], self.values[:repetitions])
+    def first(self, repetitions: int) -> "Timings":
+        """Return only the first repetitions."""
+        return Timings(self.wall[:repetitions], self.cpu[:repetitions], self.values[:repetitions])
 
-    def and_then(self, later: "Timed") -> "Timed":
-        """With further repetitions."""
-        return Timed(self.wall + later.wall, self.cpu + later.cpu, self.values + later.values)
+    def extended(self, later: "Timings") -> "Timings":
+        """Return these repetitions followed by later ones."""
+        return Timings(self.wall + later.wall, self.cpu + later.cpu, self.values + later.values)
 
-    def over(self, other: "Timed") -> tuple[Ratio, Ratio]:
-        """This one's time over another's, repetition by repetition: by the clock, and of the processor."""
-        return ratio(self.wall, other.wall), ratio(self.cpu, other.cpu)
+    def over(self, other: "Timings") -> tuple[Ratio, Ratio]:
+        """Divide these times by another callable's, repetition by repetition: wall time, CPU time."""
+        return paired_ratio(self.wall, other.wall), paired_ratio(self.cpu, other.cpu)
 
 
-def interleaved(
+def time_interleaved(
     calls: Mapping[str, Callable[[], Any]], repetitions: int, seconds: float = math.inf, warmed: bool = False
-) -> dict[str, Timed]:
-    """Time the callables in turn, every repetition starting with another one.
+) -> dict[str, Timings]:
+    """Time the callables in turn; each repetition starts with a different one.
 
-    One that gives a `Once` has timed itself, in another process.
-    A first run of each is not counted, unless they are `warmed` up. After `seconds` no repetition begins any more, but
-    there are FEWEST at least, if so many are asked for. Long runs are told of as they end.
+    A callable that returns a `Measurement` has timed itself in another process. Unless `warmed` is true, each callable
+    first runs once untimed. No repetition starts after `seconds`, except the first MIN_REPETITIONS. Long runs print a
+    line when they end.
     """
-    timed = {name: Timed([], [], []) for name in calls}
+    timings = {name: Timings([], [], []) for name in calls}
     for call in () if warmed else calls.values():
         call()
     names, begin = list(calls), time.perf_counter()
     for repetition in range(repetitions):
-        if repetition >= FEWEST and time.perf_counter() - begin > seconds:
+        if repetition >= MIN_REPETITIONS and time.perf_counter() - begin > seconds:
             break
         first = repetition % len(names)
         for name in names[first:] + names[:first]:
-            found, before = once(calls[name]), timed[name]
-            found = found.value if isinstance(found.value, Once) else found
-            timed[name] = before.and_then(Timed([found.wall], [found.cpu], [found.value]))
-            if found.wall >= TOLD:
-                print(f"{name}: {found.wall:.1f} s ({repetition + 1} of {repetitions})", file=sys.stderr, flush=True)
-    return timed
+            measured, before = time_once(calls[name]), timings[name]
+            measured = measured.value if isinstance(measured.value, Measurement) else measured
+            timings[name] = before.extended(Timings([measured.wall], [measured.cpu], [measured.value]))
+            if measured.wall >= PROGRESS_SECONDS:
+                print(f"{name}: {measured.wall:.1f} s ({repetition + 1} of {repetitions})", file=sys.stderr, flush=True)
+    return timings
 
 
 @dataclass(frozen=True)
 class Report:
-    """A benchmark's claim, whether this run bears it out, what was run, and tables by title."""
+    """The claim of a benchmark, whether it holds in this run, what was run, and tables by title."""
 
     claim: str
     holds: bool
@@ -114,22 +117,22 @@ class Report:
     tables: Mapping[str, Sequence[Row]]
 
 
-def text(rows: Sequence[Row]) -> str:
-    """Rows as a plain table, numbers to the right."""
+def format_table(rows: Sequence[Row]) -> str:
+    """Format rows as a plain table; numbers are aligned to the right."""
     columns = []
     for name, first in rows[0].items():
-        cells = [name, *(shown(row[name]) for row in rows)]
+        cells = [name, *(format_value(row[name]) for row in rows)]
         width = max(map(len, cells))
         columns.append([cell.ljust(width) if isinstance(first, str) else cell.rjust(width) for cell in cells])
     return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
 
 
-def shown(value: Value) -> str:
-    """A value as tables show it."""
+def format_value(value: Value) -> str:
+    """Format a value for a table: four digits of a float."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def ratio(above: Sequence[float], below: Sequence[float]) -> Ratio:
-    """One measure over the other, repetition by repetition."""
-    quotients = [a / b for a, b in zip(above, below, strict=True)]
+def paired_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Ratio:
+    """Divide two measurements, repetition by repetition."""
+    quotients = [a / b for a, b in zip(numerators, denominators, strict=True)]
     return Ratio(median(quotients), min(quotients), max(quotients))

@@ -1,4 +1,4 @@
-"""Total-variation denoising of an image: python examples/denoise.py [OUT.png]."""
+"""Denoise an image by total variation: python examples/denoise.py [OUT.png]."""
 
 import sys
 

@@ -1,4 +1,7 @@
-"""Logistic regression that is robust against Linf perturbations: three methods and the known solution."""
+"""Solve robust logistic regression (Linf perturbations) by three methods; compare with the known solution.
+
+python examples/robust_logistic.py
+"""
 
 from sihg.minimax import measure, solve, zoo
 
@@ -8,9 +11,9 @@ def main() -> None:
     assert benchmark.solution is not None
     for method in ("ssi-hg", "extragradient", "gda"):
         result = solve(benchmark.problem, method, iterations=1500, record_every=None)
-        apart = measure.distance(benchmark.problem, result.w, result.delta, *benchmark.solution)
+        distance = measure.distance(benchmark.problem, result.w, result.delta, *benchmark.solution)
         gradients = result.state.w_gradients + result.state.delta_gradients
-        print(f"{method:14} {gradients:7} block gradients, {apart:.1e} from the solution")
+        print(f"{method:14} {gradients:7} block gradients, distance to the solution {distance:.1e}")
 
 
 if __name__ == "__main__":

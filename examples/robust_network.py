@@ -1,8 +1,8 @@
-"""Adversarial training as the minimax problem of the theorems: DSI-HG on all digits at once, with theta 0 and 1.
+"""Train a network adversarially by DSI-HG, as the minimax problem of the theorems, with theta 0 and theta 1.
 
-As in Corollary 3, the network is smooth, every gradient uses all samples, and the ascent step is implicit. Whether its
-weak MVI holds is not known; the step sizes come from local estimates of the constants. The script prints the smallest
-squared saddle norm up to iteration K, and its rate K^-r over the last decade. It takes about ten minutes.
+As in Corollary 3, the network is smooth, every gradient uses all digits, and the ascent step is implicit. It is unknown
+whether a weak MVI holds. Step sizes come from local estimates of the constants. The script prints the smallest squared
+saddle norm |F|^2 up to iteration K, and its rate K^-r over the last decade of K. It takes about ten minutes.
 """
 
 import argparse
@@ -36,16 +36,16 @@ def problem() -> Problem:
     return Problem(loss, start, torch.zeros_like(x), f=SquaredL2(1e-3), g=LinfBall(EPS))
 
 
-def least(result: Result) -> list[tuple[int, float]]:
+def smallest_norms(result: Result) -> list[tuple[int, float]]:
     """Return each recorded iteration with the smallest squared saddle norm up to it."""
-    so_far, rows = math.inf, []
+    smallest, rows = math.inf, []
     for k, norm in zip(result.history["iteration"], result.history["saddle_norm_squared"], strict=True):
-        so_far = min(so_far, norm)
-        rows.append((int(k), so_far))
+        smallest = min(smallest, norm)
+        rows.append((int(k), smallest))
     return rows
 
 
-def rate(rows: list[tuple[int, float]]) -> float:
+def fit_rate(rows: list[tuple[int, float]]) -> float:
     """Fit log norm = c - r log K over the last decade of K; return r."""
     last = [(math.log(k), math.log(norm)) for k, norm in rows if k >= rows[-1][0] / 10 and k]
     k, norm = torch.tensor(last, dtype=torch.float64).T
@@ -53,19 +53,19 @@ def rate(rows: list[tuple[int, float]]) -> float:
 
 
 def main() -> None:
-    """Solve with both thetas."""
-    words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    words.add_argument("--iterations", type=int, default=3000, help="of DSI-HG (default: 3000)")
-    iterations = words.parse_args().iterations
+    """Solve with theta 0 and 1 and print the norms."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--iterations", type=int, default=3000, help="iterations of DSI-HG (default: 3000)")
+    iterations = parser.parse_args().iterations
     if iterations < 10:
-        words.error(f"--iterations must be at least 10 to tell a rate, got {iterations}")
+        parser.error(f"--iterations must be at least 10 to fit a rate, got {iterations}: raise it")
     for theta in (0.0, 1.0):
         result = solve(problem(), "dsi-hg", iterations=iterations, theta=theta)
-        rows = least(result)
-        shown = {k: norm for k, norm in rows if k in {0, iterations} | {10**p for p in range(1, 9)}}
+        rows = smallest_norms(result)
+        printed = {k: norm for k, norm in rows if k in {0, iterations} | {10**p for p in range(1, 9)}}
         print(f"theta {theta:g}, sigma {result.steps.sigma:.3g}, tau {result.steps.tau:.3g}")
-        print("\n".join(f"  K {k:7d}   least |F|^2 {norm:.3e}" for k, norm in shown.items()))
-        print(f"  rate over the last decade: K^-{rate(rows):.2f}")
+        print("\n".join(f"  K {k:7d}   smallest |F|^2 {norm:.3e}" for k, norm in printed.items()))
+        print(f"  rate over the last decade: K^-{fit_rate(rows):.2f}")
 
 
 if __name__ == "__main__":

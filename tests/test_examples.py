@@ -1,6 +1,8 @@
 """The examples run, and the whole method in one file takes the steps of the library."""
 
+import re
 import sys
+from collections import OrderedDict
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -10,10 +12,12 @@ import pytest
 import torch
 from torch import nn
 
+from sihg.cli.main import main as sihg
 from sihg.core.hybrid import HybridGradient
 from sihg.robust.data.batches import batches
 from sihg.robust.memory import PerturbationMemory
 from sihg.robust.methods import MSIHG
+from sihg.robust.models import Threshold
 from sihg.user_code import load_callable
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -23,7 +27,7 @@ def example(name: str, attribute: str = "main") -> Callable[..., Any]:
     return load_callable("example", f"{EXAMPLES / name}:{attribute}")
 
 
-def test_the_method_in_one_file_is_the_librarys() -> None:
+def test_the_method_in_one_file_equals_the_library() -> None:
     """Two epochs with the same noise; the library's memory rounds to float32, so the second is less exact."""
     plain_class = example("msi_hg_in_60_lines.py", "MSIHG")
     settings = sys.modules[plain_class.__module__]
@@ -68,10 +72,64 @@ def test_the_method_in_one_file_learns(capsys: pytest.CaptureFixture[str]) -> No
 def test_denoising(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     example("denoise.py")(str(tmp_path / "denoised.png"))
     assert f"written: {tmp_path}" in capsys.readouterr().out
-    assert (tmp_path / "denoised.png").stat().st_size > 0
+    assert (tmp_path / "denoised.png").stat().st_size > 1000
 
 
 def test_robust_logistic_regression(capsys: pytest.CaptureFixture[str]) -> None:
     example("robust_logistic.py")()
-    apart = {line.split()[0]: float(line.split()[-4]) for line in capsys.readouterr().out.splitlines()}
-    assert apart["ssi-hg"] < 1e-3
+    distances = {line.split()[0]: float(line.split()[-1]) for line in capsys.readouterr().out.splitlines()}
+    assert distances["ssi-hg"] < 1e-3
+
+
+def test_robust_network(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["robust_network.py", "--iterations", "20"])
+    example("robust_network.py")()
+    norms = [float(norm) for norm in re.findall(r"K +(?:0|10|20) +smallest \|F\|\^2 (\S+)", capsys.readouterr().out)]
+    assert len(norms) == 6  # three for each theta
+    assert norms[0] == norms[3]
+    for start, early, late in (norms[:3], norms[3:]):
+        assert start > 1.2 * early > 1.4 * late
+    assert norms[2] != norms[5]
+
+
+def test_robust_network_fits_a_rate() -> None:
+    fit_rate = example("robust_network.py", "fit_rate")
+    assert fit_rate([(k, 3 / k**1.5) for k in range(1, 200)]) == pytest.approx(1.5)
+
+
+def test_adaptive_attack_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = ["--preset", "digits", "--model", "threshold-cnn", "--width", "0.5", "--epochs", "2", "--samples", "300"]
+    assert sihg(["train", *run, "--out", str(tmp_path / "run")]) == 0
+    main = example("adaptive_attack.py")
+    monkeypatch.setattr(
+        "sys.argv", ["adaptive_attack.py", str(tmp_path / "run"), "--attacks", "natural", "--samples", "60"]
+    )
+    main()
+    rows = re.findall(r"^(natural|on the ramp) +(\S+)", capsys.readouterr().out, re.MULTILINE)
+    accuracy = {name: float(percent) for name, percent in rows}
+    assert accuracy["on the ramp"] < accuracy["natural"]
+    for wrong, message in ((["--attacks", "pdg-20"], "unknown attack 'pdg-20'"), (["--samples", "0"], "samples")):
+        monkeypatch.setattr("sys.argv", ["adaptive_attack.py", str(tmp_path / "run"), *wrong])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        assert caught.value.code == 2
+        assert message in capsys.readouterr().err
+
+
+def test_adaptive_attack_breaks_a_linear_model_behind_a_threshold() -> None:
+    """The corners of the ball show which samples can be broken; the attack breaks all of them."""
+    torch.manual_seed(0)
+    model = nn.Sequential(OrderedDict(stem=Threshold(), body=nn.Sequential(nn.Flatten(), nn.Linear(9, 3))))
+    x, y = torch.rand(40, 1, 3, 3), torch.arange(40) % 3
+    points = example("adaptive_attack.py", "make_ramp_attack")(model, 0.25)(x, y)
+    low, high = Threshold().passed((x - 0.25).clamp(min=0), (x + 0.25).clamp(max=1))
+    assert bool((points >= low).all())
+    assert bool((points <= high).all())
+    weight = model.body[1].weight  # type: ignore[union-attr, index]
+    corners = torch.where(weight[(y + 1) % 3] > weight[y], 0.25, -0.25).view_as(x)
+    worst = model((x + corners).clamp(0, 1))
+    breakable = (worst.gather(1, ((y + 1) % 3)[:, None]) > worst.gather(1, y[:, None])).flatten()
+    assert int((breakable & (model(x).argmax(1) == y)).sum()) >= 5
+    assert bool((model(points).argmax(1) != y)[breakable].all())

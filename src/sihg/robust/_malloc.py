@@ -15,7 +15,7 @@ def keep_freed_memory() -> None:
     """Raise the amount of freed memory that glibc keeps, once, unless the user has set it.
 
     By default glibc returns the memory of a pass to the system and takes it again, page by page, in the next pass.
-    That takes about a fifth of a training step of a residual network (benchmarks/kept_memory.py).
+    That takes about a fifth of a training step of a residual network (benchmarks/malloc_retention.py).
     """
     chosen = any(name in os.environ for name in USER_VARIABLES) or "glibc.malloc." in os.environ.get(
         "GLIBC_TUNABLES", ""
