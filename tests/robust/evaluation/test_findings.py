@@ -218,10 +218,10 @@ def test_a_curve_is_what_evaluations_at_its_radii_leave(tmp_path: Path) -> None:
     assert isinstance(record, CurveRecord)
     assert record == curve.record
     assert path.stem == "Sequential_data_pgd-3+noise-1_curve-0-0.1-3"
-    axes = curve.plot()
+    (axes,) = curve.plot(tmp_path / "curve.png").axes
+    assert (tmp_path / "curve.png").stat().st_size > 1000
     assert [line.get_label() for line in axes.get_lines()] == ["pgd-3", "noise-1"]
     assert np.allclose(axes.get_lines()[0].get_ydata(), curve.accuracy("pgd-3"))
-    assert curve.plot(axes) is axes
     lines = str(curve).splitlines()
     assert [line.split()[0] for line in lines[:4]] == ["eps", "0", "0.05", "0.1"]
     assert "\n" not in repr(curve)

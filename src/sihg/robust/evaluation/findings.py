@@ -29,7 +29,7 @@ from sihg.store.schema import (
 )
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -198,18 +198,20 @@ class RadiusCurve(Findings):
         environment = describe_environment()
         return CurveRecord(**header, eps=self.radii, curves=self.rows(), checks=self.checks, environment=environment)
 
-    def plot(self, axes: "Axes | None" = None) -> "Axes":
-        """Draw accuracy against the radius with its 95 % interval, on these axes or in a new figure, `axes.figure`."""
-        if axes is None:
-            from matplotlib.figure import Figure
+    def plot(self, path: str | Path | None = None) -> "Figure":
+        """Draw accuracy against the radius with its 95 % interval; save the figure if there is a path."""
+        from matplotlib.figure import Figure
 
-            axes = Figure(layout="constrained").add_subplot()
+        figure = Figure(layout="constrained")
+        axes = figure.add_subplot()
         for row in self.rows():
             (line,) = axes.plot(self.radii, row.accuracy, marker="o", label=row.attack)
             axes.fill_between(self.radii, row.low, row.high, color=line.get_color(), alpha=0.15, linewidth=0)
         axes.set(xlabel=f"radius of the attack ({self.ball.norm})", ylabel="accuracy", ylim=(0, 1.02))
         axes.legend()
-        return axes
+        if path is not None:
+            figure.savefig(path)
+        return figure
 
     def _summary(self) -> str:
         names = ", ".join(outcome.attack for outcome in self.outcomes)
