@@ -1,4 +1,4 @@
-# Each target sets up what it needs; `make env` is quick when the environment exists and is current.
+# Each target sets up what it needs. `make env` does nothing if the environment is up to date.
 PYTHON ?= python3
 BIN := .venv/bin
 ENV := .venv/.current
@@ -14,7 +14,8 @@ $(ENV): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,peer]'
 	touch $@
 
-# The last two ask for packages that their attacks do not need (torchvision, torchmetrics) and for an old requests.
+# Without dependencies: torchattacks and rai-toolbox require packages that their attacks do not use (torchvision,
+# torchmetrics) and an old version of requests.
 peers: $(PEERS)
 
 $(PEERS): $(ENV)
