@@ -1,53 +1,89 @@
-"""Every error has a code that programs can rely on, and docs/errors.md lists all of them."""
+"""Every error has a code and a message in errors.toml; every message gets the values it names, and is used."""
 
 import ast
+import copy
+import pickle
 import re
+from collections.abc import Iterator
+from pathlib import Path
+from string import Formatter
 
 import pytest
 
-from docs.make_errors import TABLE, Raised, _raised_in, error_classes, raised_errors, table
-from sihg.errors import InputError, NotFiniteError, SihgError, StepSizeError, UnknownNameError
+from sihg.errors import InputError, NotFiniteError, SihgError, StepSizeError, UnknownNameError, messages
 
-RAISED = raised_errors()
-NOT_READY = {"sihg.robust.attacks", "sihg.robust.data"}
-ROOMS = sorted({place.room for place in RAISED})
-
-
-def parsed(code: str) -> list[Raised]:
-    tree = ast.parse(f"class InputError(SihgError): pass\nclass UnknownNameError(InputError): pass\n{code}")
-    return list(_raised_in("sihg.store.files", tree, error_classes({"": tree})))
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src" / "sihg"
+FIRST = "unknown-name"  # of UnknownNameError, which makes its own codes
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_errors_of_a_room_have_codes(room: str, request: pytest.FixtureRequest) -> None:
-    if room in NOT_READY:
-        request.applymarker(pytest.mark.xfail(strict=False))
-    bad = [f"{place.module}:{place.line} {place.code}" for place in RAISED if place.room == room and not _good(place)]
-    assert bad == []
+def made_errors(tree: ast.AST, kinds: set[str]) -> Iterator[ast.Call]:
+    """Yield the calls that make an error of one of these classes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in kinds:
+            yield node
 
 
-def _good(place: Raised) -> bool:
-    return place.code is not None and re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", place.code) is not None
+def error_classes(trees: list[ast.Module]) -> set[str]:
+    """Return the names of SihgError and of all classes that derive from it, except UnknownNameError."""
+    found = {"SihgError"}
+    classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    while new := {c.name for c in classes if {ast.unparse(base) for base in c.bases} & found} - found:
+        found |= new
+    return found - {"UnknownNameError"}
 
 
-@pytest.mark.xfail(strict=False, reason="as long as rooms are not ready")
-def test_the_table_lists_all_codes() -> None:
-    assert TABLE.read_text(encoding="utf-8") == table(RAISED), "run python docs/make_errors.py"
+def placeholders(message: str) -> set[str]:
+    return {name.split(".")[0] for _, name, _, _ in Formatter().parse(message) if name}
 
 
-def test_places_without_a_literal_code_are_found() -> None:
-    assert [place.code for place in parsed("raise InputError('a')\nraise InputError('a', code=name)")] == [None, None]
-    (place,) = parsed("def f(): return InputError(f'eps must be > 0, got {eps}: raise it', code='eps-range')")
-    assert (place.code, place.meaning, place.remedy) == ("eps-range", "eps must be > 0", "raise it")
-    (place,) = parsed("class Mine(InputError): pass\nraise Mine(f'{self.path} is ' + f'{len(rows)} long', code='x')")
-    assert place.message == "PATH is ROWS long"
-    (place,) = parsed("raise UnknownNameError('data set', name, choices)")
-    assert place.code == "unknown-data-set"
+TREES = {path.relative_to(SOURCE): ast.parse(path.read_text(encoding="utf-8")) for path in SOURCE.rglob("*.py")}
+MADE = [
+    (str(path), call) for path, tree in TREES.items() for call in made_errors(tree, error_classes([*TREES.values()]))
+]
+
+
+def problem(call: ast.Call) -> str:
+    """Return what is wrong with a call that makes an error; empty if nothing is."""
+    code = call.args[0].value if call.args and isinstance(call.args[0], ast.Constant) else None
+    if not isinstance(code, str) or code not in messages():
+        return f"the code {code!r} is not in errors.toml"
+    given = {keyword.arg for keyword in call.keywords}
+    missing = placeholders(messages()[code]) - given
+    return f"{code} lacks {sorted(missing)}" if missing and None not in given else ""
+
+
+def test_every_error_has_a_message_and_its_values() -> None:
+    assert len(MADE) > 300
+    assert [f"{path}:{call.lineno}: {problem(call)}" for path, call in MADE if problem(call)] == []
+
+
+def test_every_message_is_used() -> None:
+    used = {call.args[0].value for _, call in MADE if isinstance(call.args[0], ast.Constant)} | {FIRST}
+    assert sorted(messages().keys() - used) == []
+
+
+@pytest.mark.parametrize("code", list(messages()))
+def test_a_message_ends_with_a_remedy(code: str) -> None:
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", code)
+    message = messages()[code]
+    assert ": " in message or "`" in message or "{" in message.rpartition(" ")[2], message
+    assert not re.search(r"\bis none\b|what is no\b|one's own", message)
+
+
+@pytest.mark.parametrize("text", ['InputError("nonsense")', 'InputError("eps-range")', "InputError(code)"])
+def test_a_wrong_call_is_found(text: str) -> None:
+    (call,) = made_errors(ast.parse(text), {"InputError"})
+    assert problem(call)
 
 
 def test_an_error_carries_its_code_and_values() -> None:
-    error = InputError("eps must be >= 0, got -1: give the radius", code="eps-range", eps=-1)
-    assert (str(error), error.code, error.values) == (error.args[0], "eps-range", {"eps": -1})
+    error = InputError("not-a-number", name="eps", value="x")
+    assert (error.code, error.values) == ("not-a-number", {"name": "eps", "value": "x"})
+    assert str(error) == "eps must be a number such as 5, 0.1 or 8/255, got 'x'"
+    for same in (copy.copy(error), pickle.loads(pickle.dumps(error))):
+        assert (type(same), str(same), same.code, same.values) == (InputError, str(error), error.code, error.values)
+    assert str(error.within("config.toml")) == "config.toml: eps must be a number such as 5, 0.1 or 8/255, got 'x'"
     for kind in (InputError, NotFiniteError, StepSizeError):
         assert issubclass(kind, SihgError)
         assert issubclass(kind, ValueError)

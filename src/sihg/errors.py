@@ -1,21 +1,32 @@
-"""The errors a user can meet. Each has a short code; its message says what is wrong, which value, and what to do."""
+"""The errors a user can meet. errors.toml has a message for every code: what is wrong, which value, what to do."""
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
+from typing import Self
 
 
 class SihgError(Exception):
     """Base of every error that sihg raises on purpose. The command line prints it without a traceback.
 
     Args:
-        message: What is wrong, which value it has, and what to do about it.
-        code: A short name that stays the same when the words change, such as "eps-range". docs/errors.md lists all.
-        **values: The values that the message names, for programs that react to the error.
+        code: A short name that stays the same when the words change, such as "eps-range"; a key of errors.toml.
+        **values: The values that the message names. They are kept in `values`, for programs that react to the error.
     """
 
-    def __init__(self, message: str, *, code: str = "", **values: object) -> None:
-        super().__init__(message)
+    def __init__(self, code: str, /, **values: object) -> None:
+        super().__init__(messages()[code].format(**values))
         self.code, self.values = code, values
+
+    def within(self, place: object) -> Self:
+        """Put the name of a file or the like before the message, and return the error."""
+        self.args = (f"{place}: {self}",)
+        return self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Exception.__new__, (type(self), *self.args), self.__dict__  # copied and pickled without its message
 
 
 class InputError(SihgError, ValueError):
@@ -36,8 +47,8 @@ class UnknownNameError(InputError):
         meant = meant or {choice: choice for choice in choices}
         near = get_close_matches(str(name).lower(), list(meant), n=1, cutoff=0.75)
         hint = f" (did you mean {meant[near[0]]!r}?)" if near else ""
-        message = f"unknown {kind} {name!r}{hint}: choose from {', '.join(choices)}"
-        super().__init__(message, code=f"unknown-{kind.replace(' ', '-')}", name=name, choices=tuple(choices))
+        super().__init__("unknown-name", kind=kind, name=name, hint=hint, choices=", ".join(choices))
+        self.code, self.values = f"unknown-{kind.replace(' ', '-')}", {"name": name, "choices": tuple(choices)}
 
 
 class NotFiniteError(InputError):
@@ -54,3 +65,9 @@ class StepSizeWarning(UserWarning):
 
 class EstimateWarning(UserWarning):
     """A result that rests on a local estimate, or on an inner iteration that ran out of steps."""
+
+
+@cache
+def messages() -> dict[str, str]:
+    """Return the message of every code, with {names} where values go."""
+    return tomllib.loads(files("sihg").joinpath("errors.toml").read_text(encoding="utf-8"))

@@ -26,9 +26,7 @@ def parse_number(value: object, name: str = "the value") -> float:
             return float(value)
         return float(Fraction(value)) if isinstance(value, str) and "/" in value else float(str(value))
     except (ValueError, ZeroDivisionError, OverflowError):
-        raise InputError(
-            f"{name} must be a number such as 5, 0.1 or 8/255, got {value!r:.60}", code="not-a-number", value=value
-        ) from None
+        raise InputError("not-a-number", value=value, name=name) from None
 
 
 def parse_int(value: object, name: str = "the value") -> int:
@@ -42,7 +40,7 @@ def parse_int(value: object, name: str = "the value") -> int:
             return int(value)
     number = parse_number(value, name)
     if not number.is_integer():
-        raise InputError(f"{name} must be an integer, got {value!r}", code="not-an-integer", value=value)
+        raise InputError("not-an-integer", value=value, name=name)
     return int(number)
 
 
@@ -53,7 +51,7 @@ def parse_bool(value: object, name: str = "the value") -> bool:
     False
     """
     if str(value).lower() not in TRUTHS:
-        raise InputError(f"{name} must be true or false, got {value!r}", code="not-a-bool", value=value)
+        raise InputError("not-a-bool", value=value, name=name)
     return TRUTHS[str(value).lower()]
 
 
@@ -73,9 +71,7 @@ def parse_literal(value: Value) -> Value:
         try:
             return parse_literal(tomllib.loads(f"value = {value}")["value"])
         except tomllib.TOMLDecodeError:
-            raise InputError(
-                f"{value!r} is not a list such as [[0, 0], [5, 0.2]]", code="not-a-list", value=value
-            ) from None
+            raise InputError("not-a-list", value=value) from None
     for convert in (int, float, lambda text: float(Fraction(text))):
         try:
             return convert(value)
@@ -97,17 +93,13 @@ def coerce(kind: Any, value: object, name: str = "the value") -> Any:
     if value is None or (str(value).lower() == "none" and kind is not str):
         if NoneType in choices:
             return None
-        raise InputError(f"{name} cannot be none: give a value", code="none-not-allowed", name=name)
+        raise InputError("none-not-allowed", name=name)
     wanted = next(choice for choice in choices if choice is not NoneType)
     if get_origin(wanted) is tuple:
         parts = value.split(",") if isinstance(value, str) else value
         kinds = get_args(wanted)
         if not isinstance(parts, list | tuple) or len(parts) != len(kinds):
-            raise InputError(
-                f"{name} must be {len(kinds)} values such as 0,1, got {value!r}",
-                code="number-of-values",
-                name=name,
-            )
+            raise InputError("number-of-values", name=name, count=len(kinds), value=value)
         return tuple(coerce(part_kind, part, name) for part_kind, part in zip(kinds, parts, strict=True))
     if wanted in (bool, int, float):
         return {bool: parse_bool, int: parse_int, float: parse_number}[wanted](value, name)

@@ -24,10 +24,8 @@ def load_callable(kind: str, name: str) -> Callable[..., object]:
     Args:
         kind: What is loaded, such as "model", for the message of an error.
         name: Where it is.
-
     Raises:
         InputError: If it cannot be imported ("user-code-import") or called ("user-code-not-callable").
-
     Example:
         >>> load_callable("model", "fractions:Fraction")(1, 2)
         Fraction(1, 2)
@@ -39,19 +37,11 @@ def load_callable(kind: str, name: str) -> Callable[..., object]:
     try:
         found = getattr(_import_file(path) if is_file else import_module(module), attribute)
     except Exception as error:
-        raise InputError(
-            f"{kind} {name!r} cannot be loaded ({error!r}): name {' or '.join(FORMS)}",
-            code="user-code-import",
-            name=name,
-        ) from error
+        raise InputError("user-code-import", name=name, kind=kind, error=error, names=" or ".join(FORMS)) from error
     finally:
         sys.path.pop(0)
     if not callable(found):
-        raise InputError(
-            f"{kind} {name!r} is a {type(found).__name__}: name a function or a class",
-            code="user-code-not-callable",
-            name=name,
-        )
+        raise InputError("user-code-not-callable", name=name, kind=kind, type=type(found).__name__)
     return found  # type: ignore[no-any-return]
 
 
@@ -67,10 +57,7 @@ def call_user_code(kind: str, name: str, function: Callable[..., Result], *args:
             [*(type(value).__name__ for value in args), *(f"{key}={value}" for key, value in named.items())]
         )
         raise InputError(
-            f"{kind} {name!r} fails when called with ({call}): {error!r} in {last.filename}, line {last.lineno}: "
-            "correct it there",
-            code="user-code-failed",
-            name=name,
+            "user-code-failed", name=name, kind=kind, call=call, error=error, filename=last.filename, lineno=last.lineno
         ) from error
 
 

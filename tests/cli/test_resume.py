@@ -136,7 +136,7 @@ def test_the_data_folder_is_remembered(done: Path, tmp_path: Path, monkeypatch: 
 
     def prepare(_settings: Settings, *, data_dir: Path | None, **_: object) -> None:
         asked.append(data_dir)
-        raise InputError("enough")
+        raise InputError("threads-zero")
 
     monkeypatch.setattr("sihg.robust.training.fit.prepare", prepare)
     for words in ((tmp_path / "mnist",), (tmp_path / "mnist", "--data-dir", "other"), (done,)):

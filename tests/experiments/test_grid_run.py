@@ -77,14 +77,17 @@ def test_a_grid_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_page_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: Path) -> None:
-        raise InputError("the disk is full", code="disk-full")
+        raise InputError("cannot-write-folder", path="here", why="full")
 
     monkeypatch.setattr("sihg.report.training_report.report_training", fail)
     grid = build_grid("digits", methods="pgd", trials=1, out=tmp_path)
     with grid.opened():
         grid.cells()[0].write_config()
     result = GridRun(grid).result()
-    assert (result.page, result.page_error) == (None, "the disk is full")
+    assert (result.page, result.page_error) == (
+        None,
+        "cannot write into the folder here (full): make room there or choose another place",
+    )
 
 
 def test_the_estimate_counts_the_cells_that_are_left(tmp_path: Path) -> None:

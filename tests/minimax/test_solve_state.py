@@ -50,7 +50,7 @@ def test_state_may_take_new_steps() -> None:
 
 def test_state_of_another_problem_or_method_or_damaged(tmp_path: Path) -> None:
     state = solve(nonlinear(4).problem(), "ssi-hg", **STEPS, iterations=3, record_every=None).state
-    with refused("state-of-another-problem", variable="delta", numbers=12):
+    with refused("state-of-another-problem", variable="delta", found=12):
         solve(nonlinear(2).problem(), "ssi-hg", state=state)
     with refused("state-of-another-method", method="gda"):
         solve(nonlinear(4).problem(), "gda", state=state)

@@ -157,7 +157,7 @@ def test_a_model_without_bounds_is_refused_before_any_attack() -> None:
 
 
 def test_a_label_without_an_output() -> None:
-    with refused("label-range"):
+    with refused("certify-label-range"):
         worst_case_margins(network(), X, X, Y + 1)
 
 

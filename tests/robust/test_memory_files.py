@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -34,17 +33,17 @@ def test_files_and_ram_hold_the_same(tmp_path: Path, dtype: str) -> None:
 @pytest.mark.parametrize(
     ("n", "shape", "eps", "dtype", "wrong"),
     [
-        (11, SHAPE, EPS, "int8", {"n": 10}),
-        (10, (3, 2), EPS, "int8", {"shape": [2, 3]}),
-        (10, SHAPE, 0.2, "int8", {"eps": 0.3}),
-        (10, SHAPE, EPS, "fp16", {"dtype": "int8"}),
+        (11, SHAPE, EPS, "int8", "n = 10 where 11 is needed"),
+        (10, (3, 2), EPS, "int8", "shape = [2, 3] where [3, 2] is needed"),
+        (10, SHAPE, 0.2, "int8", "eps = 0.3 where 0.2 is needed"),
+        (10, SHAPE, EPS, "fp16", "dtype = int8 where fp16 is needed"),
     ],
 )
 def test_a_folder_of_another_memory_is_refused(
-    tmp_path: Path, n: int, shape: tuple[int, ...], eps: float, dtype: str, wrong: dict[str, Any]
+    tmp_path: Path, n: int, shape: tuple[int, ...], eps: float, dtype: str, wrong: str
 ) -> None:
     PerturbationMemory(10, SHAPE, EPS, folder=tmp_path)
-    with refused("memory-folder", **wrong):
+    with refused("memory-folder", differences=wrong):
         PerturbationMemory(n, shape, eps, dtype=dtype, folder=tmp_path)
 
 

@@ -52,7 +52,7 @@ def test_an_earlier_run_is_refused_with_remedies(tmp_path: Path) -> None:
     before = tree(path)
     with pytest.raises(InputError, match=r"`sihg resume '.*my run'`.*--overwrite.*--out") as caught:
         RunFolder.create(path)
-    assert caught.value.code == "run-exists"
+    assert caught.value.code == "run-folder-exists"
     assert tree(path) == before
 
 

@@ -23,7 +23,7 @@ class CommandParser(argparse.ArgumentParser):
         elif found:
             message = f"{found[1]}: {found[2]}"
         problem, prog = message, self.prog
-        raise InputError(f"{problem} (see `{prog} --help`)", code="usage", problem=problem, prog=prog)
+        raise InputError("usage", problem=problem, prog=prog)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse, and raise InputError for a word that is not known."""
@@ -42,4 +42,4 @@ class CommandParser(argparse.ArgumentParser):
         else:
             own = f"; a setting of your own method is --set {word.lstrip('-')}=VALUE" if "--set" in known else ""
             hint = f"`{self.prog} --help` lists all{own}"
-        return InputError(f"unknown argument {word!r}: {hint}", code="unknown-argument", word=word, hint=hint)
+        return InputError("unknown-argument", word=word, hint=hint)

@@ -47,9 +47,7 @@ def add_parser(commands: Any, summary: str) -> None:
 def run(args: argparse.Namespace) -> int:
     """Draw, and print the files written."""
     if args.watch is not None and args.tensorboard:
-        raise InputError(
-            "--watch draws only the page: leave out --tensorboard, or --watch", code="watch-with-tensorboard"
-        )
+        raise InputError("watch-with-tensorboard")
     if args.watch is not None:
         return _watch(args.folders, args.watch)
     from sihg.report import report

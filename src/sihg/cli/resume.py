@@ -47,9 +47,7 @@ def run(args: argparse.Namespace) -> int:
 
     for name in read_settings_arguments(args):
         flag = f"--{name.replace('_', '-')}"
-        raise InputError(
-            f"a run keeps its settings, got {flag}: leave it out, or start a new run", code="resume-settings", flag=flag
-        )
+        raise InputError("resume-settings", flag=flag)
     folder = RunFolder.open(args.folder)
     settings = read_run_settings(folder.config)
     count = _threads(folder, args.threads)

@@ -54,9 +54,7 @@ def use_threads(count: int | None) -> Iterator[None]:
     import torch
 
     if count == 0:
-        raise InputError(
-            "--threads must be at least 1, got 0: leave it out for torch's own choice", code="threads-zero"
-        )
+        raise InputError("threads-zero")
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:
@@ -114,11 +112,7 @@ def _load_logger(name: str) -> Callable[..., object]:
     found = load_callable("logger", name)
     made = call_user_code("logger", name, found) if isinstance(found, type) else found
     if not callable(made):
-        raise InputError(
-            f"logger {name!r} makes objects that cannot be called: give the class a __call__(self, event)",
-            code="logger-not-callable",
-            name=name,
-        )
+        raise InputError("logger-not-callable", name=name)
     return made
 
 

@@ -57,11 +57,7 @@ def read_settings_arguments(args: argparse.Namespace) -> dict[str, str]:
     for text in args.set:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise InputError(
-                f"--set {text!r} is not of the form KEY=VALUE: write such as schedule.peak=5",
-                code="set-not-key-value",
-                text=text,
-            )
+            raise InputError("set-not-key-value", text=text)
         given[name.replace("-", "_").removesuffix(".name")] = value
     return given
 

@@ -92,14 +92,10 @@ def _prepare(args: argparse.Namespace) -> "Comparison":
     if args.resume:
         names = ("problem", "set", "method", "tolerance", "seed", "sigma", "tau", "theta", "record_every", "out")
         if given := [name for name in names if getattr(args, name) not in (None, [])]:
-            raise InputError(
-                f"--resume keeps the settings of its folder, got {given[0]!r} too: leave it out",
-                code="resume-with-settings",
-                name=given[0],
-            )
+            raise InputError("resume-with-settings", name=given[0])
         return Comparison.resumed(args.resume, args.iterations)
     if not args.problem:
-        raise InputError("no problem named: `sihg solve --list` lists them", code="no-problem")
+        raise InputError("no-problem")
     return Comparison.new(
         args.problem,
         parse_names(args.method or "ssi-hg"),
@@ -117,9 +113,7 @@ def _prepare(args: argparse.Namespace) -> "Comparison":
 def _option(text: str) -> tuple[str, Value]:
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise InputError(
-            f"--set must be KEY=VALUE, such as n=16, got {text!r}: add the value", code="set-form", text=text
-        )
+        raise InputError("set-form", text=text)
     found = parse_literal(value)
     is_whole = isinstance(found, float) and found.is_integer() and "." not in value  # 1e3 and 8/4 are integers
     return key, int(found) if is_whole else found  # type: ignore[arg-type]

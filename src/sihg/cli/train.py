@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
     settings = choose_settings(args.preset, read_settings_arguments(args), config=args.config).complete()
     if args.out is None:
-        raise InputError("no run folder is named: give --out, such as --out runs/first", code="out-missing")
+        raise InputError("out-missing")
     check_free(args.out, overwrite=args.overwrite)
     folder = RunFolder(args.out)
     with (
@@ -81,31 +81,18 @@ def choose_settings(preset: str | None, given: Mapping[str, str], *, config: Pat
     from sihg.store.toml import from_toml
 
     if preset and config:
-        raise InputError(
-            f"--preset {preset} and --config {config} are both settings to begin with: leave out one",
-            code="preset-and-config",
-            preset=preset,
-            config=config,
-        )
+        raise InputError("preset-and-config", preset=preset, config=config)
     method, base = given.get("method"), preset or given.get("data") or Settings().data
     if config:
         settings = read_settings(config, method)
         print(f"settings: {config}", file=sys.stderr)
         if ":" in given.get("data", settings.data) and "eps" not in given.keys() | from_toml(config).keys():
-            raise InputError(
-                f"{config} has your own data and no eps: set the radius of the ball, such as eps = 0.1",
-                code="config-without-eps",
-                config=config,
-            )
+            raise InputError("config-without-eps", config=config)
     elif preset or base in read_presets():
         settings = read_preset(base, method)
         print(f"settings: preset {base}", file=sys.stderr)
     else:
         if ":" in base and "eps" not in given:
-            raise InputError(
-                f"{base!r} has no preset, so eps has no default: give the radius of the ball, such as --eps 8/255",
-                code="own-data-eps",
-                base=base,
-            )
+            raise InputError("own-data-eps", base=base)
         settings = Settings().with_values({"method": method} if method else {})
     return settings.with_values(given)

@@ -14,10 +14,8 @@ def generator(seed: int, purpose: str, epoch: int = 0, step: int = 0, device: st
         epoch: The epoch.
         step: The step within the epoch.
         device: The device of the generator.
-
     Returns:
         A new generator; equal arguments give equal draws.
-
     Example:
         >>> bool(torch.rand(1, generator=generator(0, "order")) == torch.rand(1, generator=generator(0, "order")))
         True

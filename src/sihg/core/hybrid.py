@@ -19,10 +19,8 @@ def hybrid(g: Tensor, q: Tensor, theta: float) -> Tensor:
         g: The gradient.
         q: The previous gradient, of the same shape.
         theta: The extrapolation; 0 returns g.
-
     Returns:
         A new tensor.
-
     Example:
         >>> hybrid(torch.tensor([1.0]), torch.tensor([3.0]), 0.5)
         tensor([0.])
@@ -45,10 +43,8 @@ class HybridGradient(torch.optim.Optimizer):
         optimizer: The torch optimiser to wrap. It must step without a closure.
         theta: The extrapolation, finite and >= 0. The paper uses 1; 0 switches it off.
         start_at_zero: Take g_{-1} = 0 instead of g_0. Then theta = momentum turns SGD into SGD(nesterov=True).
-
     Raises:
         InputError: If `theta` is out of range, or `optimizer` cannot be wrapped.
-
     Example:
         >>> net = torch.nn.Linear(3, 1)
         >>> optimizer = HybridGradient(torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9))
@@ -123,23 +119,12 @@ class HybridGradient(torch.optim.Optimizer):
         try:
             theta, start_at_zero, saved = (rest.pop(key) for key in ("theta", "start_at_zero", "previous_gradients"))
         except KeyError as key:
-            raise InputError(
-                f"the state must have {key} as HybridGradient saves it, got only {', '.join(map(repr, state_dict))}: "
-                "load the state of a plain optimiser into `.inner`",
-                code="hybrid-state-keys",
-                key=key.args[0],
-            ) from None
+            raise InputError("hybrid-state-keys", key=key.args[0], names=", ".join(map(repr, state_dict))) from None
         parameters = self._parameters()
         for i, g in saved.items():
             if i >= len(parameters) or g.shape != parameters[i].shape:
                 shapes = [tuple(p.shape) for p in parameters[i : i + 1]] or "no such parameter"
-                raise InputError(
-                    f"the saved previous gradient of parameter {i} has shape {tuple(g.shape)}, this optimiser has "
-                    f"{shapes}: load the state into an optimiser with the same groups of the same model",
-                    code="hybrid-state-shape",
-                    parameter=i,
-                    shape=tuple(g.shape),
-                )
+                raise InputError("hybrid-state-shape", parameter=i, shape=tuple(g.shape), shapes=shapes)
         theta = _checked_theta(theta)
         self.inner.load_state_dict(rest)
         for p, state in self.inner.state.items():
@@ -185,50 +170,25 @@ def _laid_out(value: Tensor, p: Tensor) -> Tensor:
 
 def _checked_theta(theta: float) -> float:
     if not (math.isfinite(theta) and theta >= 0):
-        raise InputError(
-            f"theta must be finite and >= 0, got {theta}: the paper uses 1, and 0 switches it off",
-            code="hybrid-theta-range",
-            theta=theta,
-        )
+        raise InputError("hybrid-theta-range", theta=theta)
     return float(theta)
 
 
 def _checked_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     kind = type(optimizer)
     if not issubclass(kind, torch.optim.Optimizer):
-        raise InputError(
-            f"optimizer must be a torch optimiser, got {kind.__name__}: try torch.optim.SGD(parameters, lr)",
-            code="optimizer-type",
-            type=kind.__name__,
-        )
+        raise InputError("optimizer-type", type=kind.__name__)
     if issubclass(kind, HybridGradient):
-        raise InputError(
-            "optimizer must be a plain optimiser, got a HybridGradient: wrap its `.inner`, with one theta",
-            code="optimizer-wrapped-twice",
-        )
+        raise InputError("optimizer-wrapped-twice")
     _self, *arguments = inspect.signature(kind.step).parameters.values()
     if any(a.default is a.empty and a.kind not in (a.VAR_POSITIONAL, a.VAR_KEYWORD) for a in arguments):
-        raise InputError(
-            f"optimizer must step without a closure, got {kind.__name__}, which needs one to try several points: "
-            "use a first-order optimiser such as torch.optim.SGD",
-            code="optimizer-needs-closure",
-            type=kind.__name__,
-        )
+        raise InputError("optimizer-needs-closure", type=kind.__name__)
     if any(group.get("differentiable") for group in optimizer.param_groups):
-        raise InputError(
-            "optimizer must have differentiable=False, got True: hybrid gradients carry no graph",
-            code="optimizer-differentiable",
-        )
+        raise InputError("optimizer-differentiable")
     return optimizer
 
 
 def _checked_gradient(g: Tensor, i: int) -> Tensor:
     if g.layout is not torch.strided:
-        raise InputError(
-            f"the gradient of parameter {i}, of shape {tuple(g.shape)}, must be dense, got {g.layout}: "
-            "use sparse=False in the embedding, or theta=0",
-            code="sparse-gradient",
-            parameter=i,
-            shape=tuple(g.shape),
-        )
+        raise InputError("sparse-gradient", parameter=i, shape=tuple(g.shape), layout=g.layout)
     return g

@@ -46,10 +46,8 @@ def implicit_step(
             curvature.
         tolerance: The error allowed, relative to the norm of the point. Default: a few units of rounding.
         limit: The maximum number of iterations of each method.
-
     Returns:
         The point, the number of gradients, a bound on the error, and whether the tolerance was reached.
-
     Example:
         With phi(d) = -d^2 / 2 and g = 0 the step from c = 3 is c / (1 + tau).
 

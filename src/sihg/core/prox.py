@@ -140,10 +140,8 @@ class ElasticNet(Convex):
     Args:
         l1: The weight of the 1-norm, finite and >= 0.
         l2: The weight of the squared 2-norm, finite and >= 0.
-
     Raises:
         InputError: If a weight is negative or not finite.
-
     Example:
         >>> ElasticNet(1.0, 1.0).prox(torch.tensor([3.0, 0.5]), 1.0)
         tensor([1., 0.])
@@ -172,10 +170,8 @@ class L1(ElasticNet):
 
     Args:
         weight: Finite and >= 0.
-
     Raises:
         InputError: If `weight` is negative or not finite.
-
     Example:
         >>> L1(1.0).prox(torch.tensor([3.0, 0.5]), 1.0)
         tensor([2., 0.])
@@ -201,10 +197,8 @@ class SquaredL2(Convex):
     Args:
         weight: Finite and >= 0.
         centre: A number, or a tensor that broadcasts to u.
-
     Raises:
         InputError: If `weight` is negative, or a value is not finite.
-
     Example:
         >>> SquaredL2(1.0, centre=4.0).prox(torch.tensor([0.0]), 1.0)
         tensor([2.])
@@ -237,10 +231,8 @@ class Box(Convex):
     Args:
         lower: A number or a tensor; -inf for no bound.
         upper: A number or a tensor; inf for no bound.
-
     Raises:
         InputError: If a bound is NaN, or lower > upper.
-
     Example:
         >>> Box(0.0, 1.0).prox(torch.tensor([-2.0, 0.5, 2.0]), 1.0)
         tensor([0.0000, 0.5000, 1.0000])
@@ -254,12 +246,7 @@ class Box(Convex):
         lower, upper = self.lower, self.upper
         if (wrong := _tensor(lower) > _tensor(upper)).any():
             low, high = (_tensor(side).expand_as(wrong)[wrong][0].item() for side in (lower, upper))
-            raise InputError(
-                f"Box: lower must be <= upper, got lower={low}, upper={high}: swap them",
-                code="box-bounds",
-                lower=low,
-                upper=high,
-            )
+            raise InputError("box-bounds", lower=low, upper=high)
         # torch.clamp takes two numbers or two tensors, not one of each.
         if isinstance(upper, Tensor) and not isinstance(lower, Tensor):
             object.__setattr__(self, "lower", upper.new_tensor(lower))
@@ -300,10 +287,8 @@ class LinfBall(Box):
     Args:
         radius: Finite and >= 0.
         centre: A number, or a tensor that broadcasts to u.
-
     Raises:
         InputError: If `radius` is negative, or a value is not finite.
-
     Example:
         >>> LinfBall(1.0).prox(torch.tensor([3.0, -4.0]), 1.0)
         tensor([ 1., -1.])
@@ -327,10 +312,8 @@ class L2Ball(Convex):
     Args:
         radius: Finite and >= 0.
         centre: A number, or a tensor that broadcasts to u.
-
     Raises:
         InputError: If `radius` is negative, or a value is not finite.
-
     Example:
         >>> L2Ball(5.0).prox(torch.tensor([6.0, -8.0]), 1.0)
         tensor([ 3., -4.])
@@ -374,10 +357,8 @@ class Simplex(Convex):
 
     Args:
         total: Finite and > 0.
-
     Raises:
         InputError: If `total` is not positive or not finite.
-
     Example:
         >>> Simplex().prox(torch.tensor([1.0, 0.5, -3.0]), 1.0)
         tensor([0.7500, 0.2500, 0.0000])
@@ -459,10 +440,4 @@ def _check(function: Convex, **rules: str) -> None:
         x = _tensor(getattr(function, name))
         if (wrong := ~_RULES[rule](x)).any():
             kind, value = type(function).__name__, x[wrong][0].item()
-            raise InputError(
-                f"{kind}: {name} must be {rule}, got {value}: change {name}",
-                code="convex-parameter-range",
-                function=kind,
-                name=name,
-                value=value,
-            )
+            raise InputError("convex-parameter-range", function=kind, name=name, value=value, rule=rule)

@@ -110,7 +110,6 @@ class Grid:
         attacks: The attacks of the evaluations.
         samples: How many test samples are attacked; None for all.
         threads: The threads of each cell. Floating-point sums depend on their number.
-
     Example:
         >>> grid = Grid(Path("runs/small"), {"pgd": Settings(epochs=2)}, trials=2, attacks=("natural", "pgd-20"))
         >>> [cell.name for cell in grid.cells()]
@@ -137,16 +136,12 @@ class Grid:
         if not self.folder.exists():
             return
         if not self.folder.is_dir():
-            raise InputError(f"{self.folder} is a file: choose another --out", code="out-is-a-file", out=self.folder)
+            raise InputError("out-is-a-file", out=self.folder)
         config = self.folder / GRID
         if config.is_file():
             self._check_config(schema.read_grid_config(config))
         elif foreign := [path.name for path in sorted(self.folder.iterdir()) if not _is_ours(path.name)]:
-            raise InputError(
-                f"{self.folder} is not empty (it has {foreign[0]}) and has no {GRID}: choose another --out",
-                code="folder-not-a-grid",
-                found=foreign[0],
-            )
+            raise InputError("folder-not-a-grid", found=foreign[0], folder=self.folder, file=GRID)
         for cell in self.cells():
             self._check_cell(cell)
 
@@ -174,11 +169,7 @@ class Grid:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(
-                f"cannot make {self.folder} ({error.strerror or error}): choose another --out",
-                code="cannot-make-folder",
-                folder=self.folder,
-            ) from error
+            raise InputError("cannot-make-folder", folder=self.folder, reason=error.strerror or error) from error
         with locked(self.folder):
             self.check()
             path, config = self.folder / GRID, self._config()
@@ -211,7 +202,8 @@ def _is_ours(name: str) -> bool:
 def _check_same(folder: Path, theirs: schema.Settings, ours: schema.Settings) -> None:
     if differing := schema.differing_settings(theirs, ours):
         raise InputError(
-            f"{folder} has {schema.describe_differences(differing)}: give the same settings, or choose another --out",
-            code="grid-settings-differ",
+            "grid-settings-differ",
             settings=tuple(difference.name for difference in differing),
+            folder=folder,
+            differing=schema.describe_differences(differing),
         )

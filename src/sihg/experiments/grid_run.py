@@ -36,7 +36,6 @@ class GridResult:
         interrupted: Whether Ctrl-C stopped it; running it again continues.
         page: The report, if there is one.
         page_error: Why there is no report.
-
     Example:
         >>> result = run_grid(Grid(Path("runs/none"), {}, trials=1, attacks=("natural",)))
         >>> result.finished, result.methods, result.failed
@@ -67,9 +66,7 @@ class GridRun:
         self.grid, self.data_dir = grid, data_dir
         self.jobs = max(1, count_cores() // grid.threads) if jobs is None else jobs
         if self.jobs < 1:
-            raise InputError(
-                f"jobs must be >= 1, got {jobs}: leave it out for the number of cores", code="jobs-range", jobs=jobs
-            )
+            raise InputError("jobs-range", jobs=jobs)
         grid.check()
         self.cells = grid.cells()
         self.left = [cell for cell in self.cells if cell.record() is None]
@@ -142,13 +139,10 @@ def run_grid(
         jobs: How many cells run at a time (default: as many as there are cores for).
         data_dir: The folder of the data files (default: as in `sihg data`).
         on_event: Receives JobStarted, JobProgressed and JobEnded.
-
     Returns:
         Mean and deviation per method, warnings, failures, and the path of the report.
-
     Raises:
         InputError: If the folder has other runs, or the settings, data or attacks cannot be used.
-
     Example:
         >>> run_grid(Grid(Path("runs/none"), {}, trials=1, attacks=("natural",))).finished
         True
@@ -186,13 +180,10 @@ def build_grid(
         out: The folder of the runs (default: runs/reproduce-PRESET).
         threads: The threads of each cell.
         settings: Settings of the runs by name; each goes to the methods that have it.
-
     Returns:
         The grid, ready for `run_grid`.
-
     Raises:
         InputError: If a name is unknown or a number is out of range.
-
     Example:
         >>> grid = build_grid("digits", methods="pgd,msi-hg", trials=3, settings={"epochs": 8, "tau": "1/16"})
         >>> len(grid.cells()), grid.settings["msi-hg"].epochs
@@ -201,19 +192,13 @@ def build_grid(
     given = settings or {}
     for name in given:
         if name in GRID_ARGUMENTS:
-            raise InputError(
-                f"{name} is set by {GRID_ARGUMENTS[name]} in a grid: leave it out",
-                code="setting-of-the-grid",
-                setting=name,
-            )
+            raise InputError("setting-of-the-grid", setting=name, argument=GRID_ARGUMENTS[name])
     with_preset = [name for name, table in config.read_presets().items() if table["data"] == name]
     if preset is None and data not in with_preset:
         raise UnknownNameError("data set", data, with_preset)
     for name, value in (("trials", trials), ("samples", samples), ("threads", threads)):
         if value is not None and value < 1:
-            raise InputError(
-                f"{name} must be >= 1, got {value}: give 1 or more", code="grid-count-range", name=name, value=value
-            )
+            raise InputError("grid-count-range", name=name, value=value)
     base = preset or data
     names = _names(methods, "methods", "pgd,dat")
     chosen = {name: config.read_preset(base, name).with_values({"data": data}) for name in names}
@@ -229,7 +214,7 @@ def build_grid(
 
 def _names(text: str | Iterable[str], what: str, example: str) -> list[str]:
     if not (names := parse_names(text)):
-        raise InputError(f"{what} is empty: give at least one, such as {example}", code="names-empty", name=what)
+        raise InputError("names-empty", name=what, example=example)
     return names
 
 

@@ -17,7 +17,6 @@ class MethodSummary:
         accuracy: The accuracies under each attack.
         passes: Forward-backward passes per sample in training.
         seconds: The seconds of training.
-
     Example:
         >>> summary = MethodSummary("pgd", (0, 1), {"pgd-20": (0.5, 0.75)}, (22.0, 22.0), (5.5, 5.25))
         >>> summary.spread("pgd-20").mean

@@ -43,11 +43,7 @@ class WeightLayout:
         if isinstance(w, Tensor):
             return WeightLayout((w.shape,), None)
         if not isinstance(w, Mapping) or not w or not all(isinstance(v, Tensor) for v in w.values()):
-            raise InputError(
-                f"w0 must be a tensor or a dict of tensors, got {_describe(w)}: pass one of these",
-                code="w0-type",
-                got=_describe(w),
-            )
+            raise InputError("w0-type", got=_describe(w))
         return WeightLayout(tuple(v.shape for v in w.values()), tuple(w))
 
     def pack(self, w: Tensor | Mapping[str, Tensor]) -> Tensor:
@@ -56,9 +52,7 @@ class WeightLayout:
         _check_dtypes("w0", pieces)
         if tuple(p.shape for p in pieces) != self.shapes:
             got, wanted = [tuple(p.shape) for p in pieces], [tuple(s) for s in self.shapes]
-            raise InputError(
-                f"w must have the shapes {wanted} of w0, got {got}: pass a w of this problem", code="w-shapes", got=got
-            )
+            raise InputError("w-shapes", got=got, wanted=wanted)
         return torch.cat([p.detach().reshape(-1) for p in pieces])
 
     def flat(self, w: Tensor | Mapping[str, Tensor]) -> Tensor:
@@ -69,11 +63,7 @@ class WeightLayout:
         if isinstance(w, Tensor):
             return [w]
         if self.names is None or set(w) != set(self.names):
-            raise InputError(
-                f"w must have the keys {sorted(self.names or ())} of w0, got {sorted(w)}: rename them",
-                code="w-keys",
-                got=sorted(w),
-            )
+            raise InputError("w-keys", got=sorted(w), names=sorted(self.names or ()))
         return [w[name] for name in self.names]
 
     def pieces(self, vector: Tensor) -> list[Tensor]:
@@ -106,20 +96,12 @@ class BlockLayout:
         """Return the layout of a user's delta0."""
         if isinstance(delta, Tensor):
             if delta.dim() == 0 or len(delta) == 0:
-                raise InputError(
-                    f"delta0 must have shape (n, ...) with n >= 1, got {tuple(delta.shape)}: add the block dimension",
-                    code="delta0-shape",
-                    shape=tuple(delta.shape),
-                )
+                raise InputError("delta0-shape", shape=tuple(delta.shape))
             shapes = (delta.shape[1:],) * len(delta)
         elif isinstance(delta, Sequence) and len(delta) and all(isinstance(d, Tensor) for d in delta):
             shapes = tuple(d.shape for d in delta)
         else:
-            raise InputError(
-                f"delta0 must be a tensor (n, ...) or a list of n tensors, got {_describe(delta)}: pass one of these",
-                code="delta0-type",
-                got=_describe(delta),
-            )
+            raise InputError("delta0-type", got=_describe(delta))
         offsets = tuple(accumulate((shape.numel() for shape in shapes), initial=0))
         return BlockLayout(shapes, offsets, isinstance(delta, Tensor), delta[0].device)
 
@@ -143,12 +125,7 @@ class BlockLayout:
         pieces = list(delta)
         _check_dtypes("delta0", pieces)
         if tuple(p.shape for p in pieces) != self.shapes:
-            raise InputError(
-                f"delta must have {self.n} blocks of the shapes of delta0, got {len(pieces)} blocks of "
-                f"{[tuple(p.shape) for p in pieces[:3]]}: pass a delta of this problem",
-                code="delta-shapes",
-                blocks=len(pieces),
-            )
+            raise InputError("delta-shapes", blocks=len(pieces), n=self.n, shapes=[tuple(p.shape) for p in pieces[:3]])
         return torch.cat([p.detach().reshape(-1) for p in pieces])
 
     def block(self, vector: Tensor, i: int) -> Tensor:
@@ -181,12 +158,7 @@ def _check_dtypes(name: str, pieces: Sequence[Tensor]) -> None:
     kinds = {(p.dtype, p.device) for p in pieces}
     if len(kinds) > 1 or not pieces[0].is_floating_point():
         found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
-        raise InputError(
-            f"{name} must be floating point of one dtype on one device, got {found}: convert it",
-            code="start-dtype",
-            name=name,
-            got=found,
-        )
+        raise InputError("start-dtype", name=name, got=found)
 
 
 def _describe(value: object) -> str:

@@ -24,17 +24,9 @@ class SolveFolder:
     def check_free(self) -> None:
         """Raise InputError if the folder holds files."""
         if (self.path / "config.json").exists():
-            raise InputError(
-                f"{self.path} holds an earlier solve: choose another folder, --overwrite it, or --resume it",
-                code="solve-folder-used",
-                path=self.path,
-            )
+            raise InputError("solve-folder-used", path=self.path)
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            raise InputError(
-                f"{self.path} must be an empty folder: choose another, or --overwrite files of the same names",
-                code="solve-folder-not-empty",
-                path=self.path,
-            )
+            raise InputError("solve-folder-not-empty", path=self.path)
 
     def begin(self, config: SolveConfig) -> None:
         """Remove the states of an earlier solve, and write the settings."""
@@ -98,7 +90,5 @@ def _read_path(file: Path, iterations: int) -> list[Point]:
         if len(path) != iterations + 1:
             raise ValueError(f"{len(path)} of {iterations + 1} points")
     except (OSError, ValueError) as error:
-        raise InputError(
-            f"{file} cannot be read ({error}): solve again with --overwrite", code="trajectory-unreadable", path=file
-        ) from error
+        raise InputError("trajectory-unreadable", path=file, error=error) from error
     return path

@@ -38,11 +38,7 @@ def check_suits(problem: Problem, method: str) -> type[AnyMethod]:
     """Return the class of a method, or raise InputError if it cannot solve the problem."""
     kind = method_class(method)
     if kind.bilinear_only and not problem.bilinear_in_both:
-        raise InputError(
-            f"{method} solves bilinear problems only: use ssi-hg, which generalises it, or Problem.bilinear",
-            code="method-bilinear-only",
-            method=method,
-        )
+        raise InputError("method-bilinear-only", method=method)
     return kind
 
 
@@ -59,11 +55,7 @@ def _continue(problem: Problem, method: str, given: Settings, seed: int | None, 
     """Return a copy of the state; settings given anew replace the old ones."""
     state.check_fits(problem)
     if method_name(state.method) != method:
-        raise InputError(
-            f"state is of {method_name(state.method)}, not {method}: continue with the same method",
-            code="state-of-another-method",
-            method=method,
-        )
+        raise InputError("state-of-another-method", method=method, found=method_name(state.method))
     state = state.copied()
     if seed is not None:
         state = replace(state, seed=seed)
@@ -92,18 +84,9 @@ def _steps(problem: Problem, kind: type[AnyMethod], given: Settings) -> StepSize
 def _check_steps(given: Settings) -> None:
     for name in ("sigma", "tau"):
         if name in given and not (isfinite(given[name]) and given[name] > 0):
-            raise StepSizeError(
-                f"{name} must be finite and > 0, got {given[name]}: leave it out to have it chosen",
-                code="step-size-range",
-                name=name,
-                value=given[name],
-            )
+            raise StepSizeError("step-size-range", name=name, value=given[name])
     if not 0 <= given.get("theta", 1.0) <= 1:
-        raise StepSizeError(
-            f"theta must be in [0, 1], got {given['theta']}: the theorems use 1, or the value of Theorem 2",
-            code="theta-range",
-            theta=given["theta"],
-        )
+        raise StepSizeError("theta-range", theta=given["theta"])
 
 
 def _lipschitz(problem: Problem) -> Constants:
@@ -131,11 +114,7 @@ def _curvature(problem: Problem, method: AnyMethod, tau: float) -> float:
     L22 = estimate_curvature(problem) if known is None else known
     if tau * L22 >= 1:
         kind = "estimated at the start" if known is None else "the problem's"
-        raise StepSizeError(
-            f"tau must be < 1/L22 = {1 / L22:.4g} (L22 = {L22:.4g}, {kind}), got {tau:.4g}: lower tau",
-            code="implicit-step-tau",
-            tau=tau,
-        )
+        raise StepSizeError("implicit-step-tau", tau=tau, limit=1 / L22, L22=L22, kind=kind)
     # An estimate of zero does not prove that phi is linear in delta, which alone makes one Picard step exact.
     return L22 if known is not None else max(L22, 1e-3 / tau)
 
@@ -157,11 +136,7 @@ def _make(kind: type[AnyMethod], name: str, settings: Settings) -> AnyMethod:
         settings = {k: v for k, v in settings.items() if k != "theta"}
     unknown = set(settings) - known
     if unknown:
-        raise InputError(
-            f"{name} has no setting {min(unknown)!r}: it has {', '.join(sorted(known))}",
-            code="unknown-method-setting",
-            name=min(unknown),
-        )
+        raise InputError("unknown-method-setting", name=min(unknown), method=name, names=", ".join(sorted(known)))
     return kind(**settings)
 
 

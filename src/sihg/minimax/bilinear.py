@@ -18,7 +18,6 @@ class LinearMap:
     Args:
         forward: w -> A w, shaped like a block of delta.
         adjoint: delta_i -> A^T delta_i, shaped like w.
-
     Example:
         >>> double = LinearMap(lambda w: 2 * w, lambda d: 2 * d)
         >>> double.forward(torch.tensor([1.0, 3.0]))
@@ -101,19 +100,17 @@ class BilinearCoupling:
             left, right = self.gradient_delta(w, block, index), self.gradient_w(w, block, index)
             if left.shape != block.shape or right.shape != w.shape:
                 raise InputError(
-                    f"block {i}: forward must give {block.numel()} numbers and adjoint {w.numel()}, got {left.numel()} "
-                    f"and {right.numel()}: shape forward(w) like delta_i and adjoint(delta_i) like w",
-                    code="linear-map-shape",
+                    "linear-map-shape",
                     block=i,
+                    height=block.numel(),
+                    width=w.numel(),
+                    forward=left.numel(),
+                    adjoint=right.numel(),
                 )
             a, b = float(left @ block), float(w @ right)
             size = float(left.norm() * block.norm() + w.norm() * right.norm())
             if abs(a - b) > 1e3 * torch.finfo(w.dtype).eps * size:
-                raise InputError(
-                    f"block {i}: <A w, d> must equal <w, A^T d>, got {a:.6g} and {b:.6g}: correct the adjoint",
-                    code="linear-map-adjoint",
-                    block=i,
-                )
+                raise InputError("linear-map-adjoint", block=i, a=a, b=b)
 
 
 def bilinear_starts(blocks: Maps, w0: Tensor | None, delta0: Tensor | Sequence[Tensor] | None) -> Starts:
@@ -121,55 +118,32 @@ def bilinear_starts(blocks: Maps, w0: Tensor | None, delta0: Tensor | Sequence[T
     _check_blocks(blocks, w0)
     matrices = [block for block in blocks if isinstance(block, Tensor)]
     if len(matrices) != len(blocks) and (w0 is None or delta0 is None):
-        raise InputError("a LinearMap does not tell its shapes: give w0 and delta0", code="bilinear-starts-missing")
+        raise InputError("bilinear-starts-missing")
     if w0 is None:
         w0 = torch.zeros(matrices[0].shape[1], dtype=matrices[0].dtype, device=matrices[0].device)
     if delta0 is None:
         delta0 = [torch.zeros(len(matrix), dtype=w0.dtype, device=w0.device) for matrix in matrices]
         delta0 = torch.stack(delta0) if len({len(matrix) for matrix in matrices}) == 1 else delta0
     if len(delta0) != len(blocks):
-        raise InputError(
-            f"delta0 must have a start for each of the {len(blocks)} blocks, got {len(delta0)}: add or remove some",
-            code="bilinear-block-count",
-            blocks=len(blocks),
-        )
+        raise InputError("bilinear-block-count", blocks=len(blocks), count=len(delta0))
     for i, block in enumerate(blocks):
         if not isinstance(block, Tensor):
             continue
         wanted = (delta0[i].numel(), w0.numel())
         if tuple(block.shape) != wanted:
-            raise InputError(
-                f"block {i} must have shape {wanted} by delta0 and w0, got {tuple(block.shape)}: reshape it",
-                code="bilinear-block-shape",
-                block=i,
-            )
+            raise InputError("bilinear-block-shape", block=i, wanted=wanted, shape=tuple(block.shape))
         if block.dtype != w0.dtype:
-            raise InputError(
-                f"block {i} must have the dtype {w0.dtype} of w0, got {block.dtype}: convert one",
-                code="bilinear-dtype",
-                block=i,
-            )
+            raise InputError("bilinear-dtype", block=i, dtype=w0.dtype, found=block.dtype)
     return w0, delta0
 
 
 def _check_blocks(blocks: Maps, w0: Tensor | None) -> None:
     if isinstance(blocks, Tensor) and blocks.dim() != 3:
-        raise InputError(
-            f"blocks must have shape (n, d, m), got {tuple(blocks.shape)}: use blocks[None] for n = 1",
-            code="bilinear-blocks-shape",
-            shape=tuple(blocks.shape),
-        )
+        raise InputError("bilinear-blocks-shape", shape=tuple(blocks.shape))
     if not len(blocks):
-        raise InputError("blocks must have at least one matrix or LinearMap, got none: add one", code="bilinear-empty")
+        raise InputError("bilinear-empty")
     for i, block in enumerate(blocks):
         if not isinstance(block, LinearMap) and not (isinstance(block, Tensor) and block.dim() == 2):
-            raise InputError(
-                f"block {i} must be a matrix or a LinearMap, got {type(block).__name__}: convert it",
-                code="bilinear-block-type",
-                block=i,
-            )
+            raise InputError("bilinear-block-type", block=i, type=type(block).__name__)
     if w0 is not None and not isinstance(w0, Tensor):
-        raise InputError(
-            f"w0 of a bilinear problem must be a tensor, got {type(w0).__name__}: concatenate it",
-            code="bilinear-w0-type",
-        )
+        raise InputError("bilinear-w0-type", type=type(w0).__name__)

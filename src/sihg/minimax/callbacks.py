@@ -19,7 +19,6 @@ class Progress:
         at: The state of the solve. The next iteration may overwrite its delta; `resume()` returns a copy to keep.
         history: All rows so far.
         row: The row of this iteration; None if it was not recorded.
-
     Example:
         >>> from sihg.minimax import solve, zoo
         >>> solve(zoo.get("ridge").problem, iterations=9, callback=lambda progress: progress.iteration == 3).stopped

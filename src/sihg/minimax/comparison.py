@@ -63,13 +63,10 @@ def compare(problem: Source, methods: Sequence[str] = ("ssi-hg",), **settings: U
             folder: Where to save settings, histories and states. `sihg solve --resume FOLDER` continues a named
                 problem, and `sihg report FOLDER` draws the comparison.
             overwrite: Replace an earlier comparison in `folder`.
-
     Returns:
         A summary with a row per method.
-
     Raises:
         InputError: If a name or a setting is invalid, or `folder` is not free.
-
     Example:
         >>> summary = compare("matrix-game", ["ssi-hg", "gda"], iterations=50)
         >>> [(row.method, row.w_gradients, row.saddle_norm_squared < 1e-9) for row in summary.methods]
@@ -87,22 +84,14 @@ class Comparison:
 
     def __init__(self, config: SolveConfig, benchmark: zoo.Benchmark, folder: SolveFolder | None) -> None:
         if config.record_every < 1:
-            raise InputError(
-                f"record_every must be an integer >= 1, got {config.record_every}: raise it",
-                code="compare-record-every",
-                record_every=config.record_every,
-            )
+            raise InputError("compare-record-every", record_every=config.record_every)
         if not config.methods:
-            raise InputError("no method named: `sihg solve --list` lists them", code="no-method")
+            raise InputError("no-method")
         for name in config.methods:
             check_suits(benchmark.problem, name)
         for key in config.steps:
             if not any(key in _setting_names(name) for name in config.methods):
-                raise InputError(
-                    f"none of {', '.join(config.methods)} has a setting {key!r}: leave it out",
-                    code="unused-step-size",
-                    name=key,
-                )
+                raise InputError("unused-step-size", name=key, names=", ".join(config.methods))
         self.config, self.benchmark, self.folder = config, benchmark, folder
         self.rows: list[SolveRow] = []
         self.in_plane = benchmark.problem.w0.numel() == benchmark.problem.delta0.numel() == 1
@@ -162,11 +151,7 @@ class Comparison:
             except Exception as error:
                 if isinstance(error, SihgError) or ":" not in self.config.problem:
                     raise
-                raise InputError(
-                    f"{name} fails on {self.config.problem} with {error!r}: correct the problem",
-                    code="user-problem-fails",
-                    problem=self.config.problem,
-                ) from error
+                raise InputError("user-problem-fails", problem=self.config.problem, name=name, error=error) from error
         row = self._row(name, result, tuple(dict.fromkeys(str(warning.message) for warning in caught)))
         if self.folder:
             self.folder.write_row(row)
@@ -273,19 +258,13 @@ def load_benchmark(problem: Source, options: Mapping[str, Value]) -> zoo.Benchma
         raise
     except Exception as error:
         raise InputError(
-            f"{problem} cannot be built with {dict(options) or 'no options'} ({error!r}): correct its options (--set)",
-            code="problem-not-built",
-            problem=problem,
+            "problem-not-built", problem=problem, options=dict(options) or "no options", error=error
         ) from error
     if isinstance(made, Problem):
         return zoo.Benchmark(problem, "a problem of your own", made, None)
     if isinstance(made, zoo.Benchmark):
         return made
-    raise InputError(
-        f"problem {problem!r} must return a sihg.Problem or a zoo.Benchmark, got {type(made).__name__}: return one",
-        code="problem-type",
-        problem=problem,
-    )
+    raise InputError("problem-type", problem=problem, type=type(made).__name__)
 
 
 def _setting_names(method: str) -> set[str]:

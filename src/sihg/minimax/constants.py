@@ -19,10 +19,8 @@ class Constants:
         L12_block: Lipschitz constant of grad_w phi when one block moves (max_i L12,i), at most L12. SSI-HG uses it
             instead of L12 if it is given.
         source: Where the numbers come from, for messages.
-
     Raises:
         InputError: If a constant is negative or not finite.
-
     Example:
         >>> Constants(L11=0, L12=1, L22=0).lipschitz_known
         True
@@ -42,12 +40,7 @@ class Constants:
             if field.name == "source" or value is None:
                 continue
             if not isinstance(value, int | float) or not (isfinite(value) and value >= 0):
-                raise InputError(
-                    f"constant {field.name} must be finite and >= 0, got {value}: leave it out if it is not known",
-                    code="constant-range",
-                    name=field.name,
-                    value=value,
-                )
+                raise InputError("constant-range", name=field.name, value=value)
 
     @property
     def lipschitz_known(self) -> bool:

@@ -24,7 +24,6 @@ class History:
 
     Args:
         about: Notes on the solve, such as the method and its step sizes; any values that JSON can hold.
-
     Example:
         >>> history = History()
         >>> history.append({"iteration": 0, "saddle_norm_squared": 4.0})
@@ -44,11 +43,7 @@ class History:
         if not self.columns:
             self.columns = {name: [] for name in row}
         if row.keys() != self.columns.keys():
-            raise InputError(
-                f"a row must have the columns {sorted(self.columns)}, got {sorted(row)}: add or rename some",
-                code="history-row",
-                got=sorted(row),
-            )
+            raise InputError("history-row", got=sorted(row), columns=sorted(self.columns))
         for name, value in row.items():
             self.columns[name].append(value)
 
@@ -59,11 +54,7 @@ class History:
 
     def __getitem__(self, column: str) -> list[float]:
         if column not in self.columns:
-            raise InputError(
-                f"history has no column {column!r}: choose from {', '.join(self.columns) or '(no rows yet)'}",
-                code="history-column",
-                column=column,
-            )
+            raise InputError("history-column", column=column, names=", ".join(self.columns) or "(no rows yet)")
         return self.columns[column]
 
     def __len__(self) -> int:
@@ -102,19 +93,13 @@ class History:
 
         Args:
             path: Where to save the figure, such as "norms.png". Default: do not save.
-
         Returns:
             The matplotlib figure.
-
         Raises:
             InputError: If fewer than two rows were recorded.
         """
         if len(self) < 2:
-            raise InputError(
-                f"a plot needs at least 2 rows, got {len(self)}: solve with a smaller record_every",
-                code="history-too-short",
-                rows=len(self),
-            )
+            raise InputError("history-too-short", rows=len(self))
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(6, 4), layout="constrained")
@@ -141,11 +126,7 @@ class History:
                 name: [value if isfinite(value) else None for value in values] for name, values in self.columns.items()
             }
             return write_text(path, json.dumps({"about": self.about, "columns": columns}, indent=1, allow_nan=False))
-        raise InputError(
-            f"history is saved as .json or .csv, got {path.name!r}: choose one of these endings",
-            code="history-ending",
-            name=path.name,
-        )
+        raise InputError("history-ending", name=path.name)
 
     @staticmethod
     def load(path: str | Path) -> "History":
@@ -157,9 +138,5 @@ class History:
                 name: [float("inf") if v is None else v for v in values] for name, values in content["columns"].items()
             }
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InputError(
-                f"{path} must be a history saved as JSON, but cannot be read ({error}): solve again",
-                code="history-unreadable",
-                path=Path(path),
-            ) from error
+            raise InputError("history-unreadable", path=path, error=error) from error
         return history

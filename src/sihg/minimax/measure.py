@@ -21,10 +21,8 @@ def saddle_norm_squared(problem: Problem, w: Weights, delta: Blocks) -> float:
         problem: The problem.
         w: A point, in the form of w0.
         delta: A point, in the form of delta0.
-
     Returns:
         0 exactly at stationary points; infinite outside the domain of f and g.
-
     Example:
         >>> game = Problem.bilinear(torch.ones(1, 1, 1))
         >>> saddle_norm_squared(game, torch.tensor([3.0]), torch.tensor([[4.0]]))
@@ -58,10 +56,8 @@ def explicit_bound(
         sigma: The step size of w.
         tau: The step size of delta.
         one_block: Treat delta as one block, as DSI-HG does; then it is the bound of Corollary 3.
-
     Returns:
         The bound; infinite if the steps are outside the general condition, or L11, L12 or rho is not known.
-
     Example:
         >>> game = Problem.bilinear(torch.ones(1, 1, 1), torch.ones(1), constants={"L11": 0, "L12": 1})
         >>> round(explicit_bound(game, torch.zeros(1), torch.zeros(1, 1), 0.1, 0.1), 6)
@@ -87,10 +83,8 @@ def estimate_constants(problem: Problem, *, iterations: int = 30, seed: int = 0)
         problem: The problem.
         iterations: The number of power iterations.
         seed: The seed of the first directions.
-
     Returns:
         The estimates, with the rho and mu that the problem knows.
-
     Example:
         >>> game = Problem.bilinear(3 * torch.eye(2, dtype=torch.float64)[None])
         >>> round(estimate_constants(game).L12, 6)
@@ -162,7 +156,6 @@ class ObservedLipschitz:
 
     Args:
         problem: The problem that is solved.
-
     Example:
         >>> from sihg.minimax import solve, zoo
         >>> problem = zoo.get("weak-mvi").problem

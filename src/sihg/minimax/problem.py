@@ -30,10 +30,8 @@ class Problem:
         linear_in_w: Declare that grad_w phi does not depend on w, which makes SSI-HG as cheap as SPDHG.
         closed_form: closed_form(w, centre, tau, index) returns the exact implicit step of the blocks in `index`.
         by_hand: Gradients to use instead of automatic differentiation.
-
     Raises:
         InputError: If the parts do not fit together, or phi or its gradient is not finite at the start.
-
     Example:
         >>> game = Problem(lambda w, delta, index: delta @ w, w0=torch.ones(3), delta0=torch.ones(2, 3))
         >>> game
@@ -90,10 +88,8 @@ class Problem:
             f: A convex function of w.
             g: A convex function of each block, or a list of n.
             constants: The known constants.
-
         Raises:
             InputError: If shapes or dtypes do not fit, or an adjoint is wrong.
-
         Example:
             >>> Problem.bilinear(torch.ones(1, 2, 3))
             Problem(n=1, w=(3,), delta=(1, 2), float32)
@@ -177,19 +173,9 @@ class Problem:
             try:
                 got = (self.prox_f(start, 1.0) if index is None else self.prox_g(start, 1.0, index)).numel()
             except RuntimeError as error:
-                raise InputError(
-                    f"{name} does not fit the shape of its variable ({error}): f acts on w, g on each block alone; "
-                    "give a list of n functions for blocks with different bounds or centres",
-                    code="prox-fails",
-                    function=name,
-                ) from error
+                raise InputError("prox-fails", function=name, error=error) from error
             if got != start.numel():
-                raise InputError(
-                    f"the prox of {name} must return {start.numel()} numbers, got {got}: give its tensors the shape of "
-                    "w, or of one block",
-                    code="prox-shape",
-                    function=name,
-                )
+                raise InputError("prox-shape", function=name, wanted=start.numel(), got=got)
 
     def _check_closed_form(self) -> None:
         if self.closed_form is None:
@@ -201,10 +187,7 @@ class Problem:
             again = self.prox_g(delta0 + tau * self.gradient_delta(w0, d, self.all), tau, self.all)
             solves = float((again - d).norm()) <= torch.finfo(w0.dtype).eps ** 0.5 * (1 + float(d.norm()))
         if not solves:
-            raise InputError(
-                "closed_form must solve the implicit step, but does not at (w0, delta0): leave it out",
-                code="closed-form-wrong",
-            )
+            raise InputError("closed-form-wrong")
 
 
 def _norm(x: Tensor) -> Tensor:
@@ -215,28 +198,19 @@ def _norm(x: Tensor) -> Tensor:
 def _check_starts(w0: Tensor, delta0: Tensor) -> None:
     if (w0.dtype, w0.device) != (delta0.dtype, delta0.device):
         raise InputError(
-            f"w0 and delta0 must have the same dtype and device, got {w0.dtype} on {w0.device} and {delta0.dtype} on "
-            f"{delta0.device}: convert one",
-            code="starts-differ",
+            "starts-differ", w_dtype=w0.dtype, w_device=w0.device, delta_dtype=delta0.dtype, delta_device=delta0.device
         )
     for name, start in (("w0", w0), ("delta0", delta0)):
         if not start.isfinite().all():
             count = int((~start.isfinite()).sum())
-            raise NotFiniteError(
-                f"{name} must be finite, got {count} values that are NaN or infinite: start elsewhere",
-                code="start-not-finite",
-                name=name,
-                count=count,
-            )
+            raise NotFiniteError("start-not-finite", name=name, count=count)
 
 
 def _f(f: Convex | Mapping[str, Convex] | None, layout: WeightLayout) -> Convex | dict[str, Convex]:
     if not isinstance(f, Mapping):
         return _convex("f", f)
     if layout.names is None or set(f) != set(layout.names):
-        raise InputError(
-            f"f must have the keys of w0, {sorted(layout.names or ())}, got {sorted(f)}: rename them", code="f-keys"
-        )
+        raise InputError("f-keys", names=sorted(layout.names or ()), f=sorted(f))
     return {name: _convex(f"f[{name!r}]", f[name]) for name in layout.names}
 
 
@@ -244,11 +218,7 @@ def _g(g: Convex | Sequence[Convex] | None, n: int) -> Convex | list[Convex]:
     if not isinstance(g, Sequence):
         return _convex("g", g)
     if len(g) != n:
-        raise InputError(
-            f"g must be one function or a list of n = {n}, got a list of {len(g)}: give one per block",
-            code="g-count",
-            count=len(g),
-        )
+        raise InputError("g-count", count=len(g), n=n)
     return [_convex(f"g[{i}]", function) for i, function in enumerate(g)]
 
 
@@ -256,12 +226,7 @@ def _convex(name: str, function: object) -> Convex:
     if function is None:
         return Zero()
     if not isinstance(function, Convex):
-        raise InputError(
-            f"{name} must be a sihg.minimax.Convex, such as L1() or Box(0, 1), got {type(function).__name__}: "
-            "use one of these",
-            code="not-convex-function",
-            name=name,
-        )
+        raise InputError("not-convex-function", name=name, type=type(function).__name__)
     return function
 
 
@@ -269,7 +234,4 @@ def _constants(given: Mapping[str, float] | None) -> Constants:
     try:
         return Constants(**(given or {}))  # type: ignore[arg-type]
     except TypeError as error:
-        raise InputError(
-            f"constants must be among L11, L12, L22, L12_block, rho and mu, got {sorted(given or {})}: rename them",
-            code="unknown-constants",
-        ) from error
+        raise InputError("unknown-constants", given=sorted(given or {})) from error

@@ -35,7 +35,6 @@ class Result:
         stopped: Why the solve stopped, as a sentence.
         state: The state from which to continue.
         steps: The step sizes and their source.
-
     Example:
         >>> from sihg.minimax import zoo
         >>> solve(zoo.get("matrix-game").problem, iterations=50)
@@ -97,15 +96,12 @@ def solve(
         callback: Called with a `Progress` after every iteration; stops the solve by returning a true value.
         state: Continue an earlier solve exactly, with its settings and seed unless others are given.
         **options: Further settings of the method, such as ascent_steps of "mgda".
-
     Returns:
         The last finite iterate, the history, why the solve stopped, and the state to continue from.
-
     Raises:
         UnknownNameError: If there is no such method.
         StepSizeError: If a step size is out of range, or tau >= 1/L22 for an implicit step.
         InputError: If another setting is invalid, or `state` belongs to another problem or method.
-
     Example:
         >>> from sihg.minimax import zoo
         >>> result = solve(zoo.get("quadratic").problem, iterations=500, tolerance=1e-3)
@@ -250,39 +246,20 @@ def _draws(seed: int, n: int, first: int) -> Iterator[int]:
 
 def _check_settings(iterations: int, tolerance: float | None, record_every: int | None) -> None:
     if iterations < 0 or iterations != int(iterations):
-        raise InputError(
-            f"iterations must be an integer >= 0, got {iterations}: choose one",
-            code="iterations-range",
-            iterations=iterations,
-        )
+        raise InputError("iterations-range", iterations=iterations)
     if record_every is not None and record_every < 1:
-        raise InputError(
-            f"record_every must be >= 1, or None to measure nothing, got {record_every}: raise it",
-            code="record-every-range",
-            record_every=record_every,
-        )
+        raise InputError("record-every-range", record_every=record_every)
     if tolerance is not None and not tolerance >= 0:
-        raise InputError(
-            f"tolerance must be >= 0, got {tolerance}: raise it", code="tolerance-range", tolerance=tolerance
-        )
+        raise InputError("tolerance-range", tolerance=tolerance)
     if tolerance is not None and record_every is None:
-        raise InputError(
-            f"tolerance {tolerance} is checked when a row is recorded, and record_every is None: set record_every",
-            code="tolerance-unchecked",
-        )
+        raise InputError("tolerance-unchecked", tolerance=tolerance)
 
 
 def _check_blocks(problem: Problem, iterations: int, blocks: Sequence[int] | None) -> None:
     if blocks is None:
         return
     if len(blocks) < iterations:
-        raise InputError(
-            f"blocks must have an entry for each of {iterations} iterations, got {len(blocks)}: add some",
-            code="blocks-count",
-            count=len(blocks),
-        )
+        raise InputError("blocks-count", count=len(blocks), iterations=iterations)
     wrong = next((int(i) for i in blocks if not 0 <= i < problem.n), None)
     if wrong is not None:
-        raise InputError(
-            f"blocks must be between 0 and {problem.n - 1}, got {wrong}: correct it", code="blocks-range", block=wrong
-        )
+        raise InputError("blocks-range", block=wrong, last=problem.n - 1)

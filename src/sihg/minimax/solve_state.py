@@ -30,7 +30,6 @@ class SolveState:
         w_gradients: The number of block gradients in w so far.
         delta_gradients: The number of block gradients in delta so far.
         seconds: The time of the iterations so far.
-
     Example:
         >>> from sihg.minimax import solve, zoo
         >>> problem = zoo.get("ridge").problem
@@ -63,11 +62,12 @@ class SolveState:
         for name, ours, theirs in (("w", self.inner.w, problem.w0), ("delta", self.inner.delta, problem.delta0)):
             if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
                 raise InputError(
-                    f"state must have {theirs.numel()} numbers of {theirs.dtype} in {name}, got {ours.numel()} of "
-                    f"{ours.dtype}: continue with the problem that the state came from",
-                    code="state-of-another-problem",
+                    "state-of-another-problem",
                     variable=name,
-                    numbers=ours.numel(),
+                    found=ours.numel(),
+                    count=theirs.numel(),
+                    dtype=theirs.dtype,
+                    found_dtype=ours.dtype,
                 )
 
     def save(self, path: str | Path) -> Path:
@@ -95,8 +95,4 @@ class SolveState:
             inner = replace(inner, **tensors, **about.pop("plain"))
             return SolveState(method=method, steps=StepSizes(**about.pop("steps")), inner=inner, **about)
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise InputError(
-                f"{path} must be a saved solve state, but cannot be read ({error}): delete it to start anew",
-                code="state-unreadable",
-                path=Path(path),
-            ) from error
+            raise InputError("state-unreadable", path=path, error=error) from error

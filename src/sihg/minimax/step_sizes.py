@@ -226,20 +226,13 @@ class _Lipschitz(TypedDict):
 
 def _known(constants: Constants, n: int) -> _Lipschitz:
     if constants.L11 is None or constants.L12 is None or constants.L22 is None:
-        raise InputError(
-            "L11, L12 and L22 must be known to choose step sizes: give sigma and tau, or the constants",
-            code="lipschitz-unknown",
-        )
+        raise InputError("lipschitz-unknown")
     return {"L11": constants.L11, "L12": coupling_constant(constants, n), "L22": constants.L22, "n": n}
 
 
 def _positive(lipschitz: float) -> float:
     if not lipschitz > 0:
-        raise InputError(
-            f"the Lipschitz constant must be > 0, got {lipschitz}, so w and delta are not coupled: give sigma and tau",
-            code="not-coupled",
-            value=lipschitz,
-        )
+        raise InputError("not-coupled", value=lipschitz)
     return lipschitz
 
 

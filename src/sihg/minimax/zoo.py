@@ -67,14 +67,11 @@ def get(name: str, **chosen: Any) -> Benchmark:
     Args:
         name: One of `names()`.
         **chosen: Options of the problem; `options(name)` lists them.
-
     Returns:
         The problem and its solution.
-
     Raises:
         UnknownNameError: If there is no such problem.
         InputError: If the problem has no such option.
-
     Example:
         >>> benchmark = get("ridge", n=2, samples=20)
         >>> benchmark.problem
@@ -83,9 +80,7 @@ def get(name: str, **chosen: Any) -> Benchmark:
     unknown = set(chosen) - set(options(name))
     if unknown:
         raise InputError(
-            f"{name} has no option {min(unknown)!r}: it has {', '.join(options(name)) or 'no options'}",
-            code="unknown-problem-option",
-            name=min(unknown),
+            "unknown-problem-option", name=min(unknown), problem=name, names=", ".join(options(name)) or "no options"
         )
     problem, solution = _builder(name)(**chosen)
     return Benchmark(name, about(name), problem, solution)
@@ -387,21 +382,12 @@ def _robust_logistic_weights(x: Tensor, y: Tensor, eps: float, weight: float) ->
         w, before = newton(w, torch.sign(w)), torch.sign(w)
         if torch.equal(torch.sign(w), before):
             return w
-    raise InputError(
-        f"robust-logistic: no weight of the solution may be zero, but one is at eps = {eps}: lower eps",
-        code="reference-solution-zero",
-        eps=eps,
-    )
+    raise InputError("reference-solution-zero", eps=eps)
 
 
 def _check_multiple(samples: int, n: int) -> None:
     if samples % n:
-        raise InputError(
-            f"samples must be a multiple of n = {n}, got {samples}: change one",
-            code="samples-not-multiple",
-            samples=samples,
-            n=n,
-        )
+        raise InputError("samples-not-multiple", samples=samples, n=n)
 
 
 def _each(matrices: Tensor, vectors: Tensor) -> Tensor:

@@ -18,14 +18,11 @@ def report(folders: str | Path | Sequence[str | Path]) -> list[Path]:
     Args:
         folders: A folder, or several: of a training run, of several runs, of a solve, or of evaluations
             (`Evaluation.save`).
-
     Returns:
         The files written.
-
     Raises:
         InputError: A folder has no results, or a file in it is damaged. Folders without results are refused before
             anything is written.
-
     Example:
         >>> report("nowhere")
         Traceback (most recent call last):
@@ -58,13 +55,10 @@ def compare(runs: str | Path | Sequence[str | Path], out: str | Path | None = No
     Args:
         runs: Run folders, or folders of run folders.
         out: A folder for a page with figures and tables; None for no page.
-
     Returns:
         The comparison: its tables, numbers and notes.
-
     Raises:
         InputError: A folder has no runs, a file in it is damaged, or `out` is a file.
-
     Example:
         >>> compare("nowhere")
         Traceback (most recent call last):
@@ -75,7 +69,7 @@ def compare(runs: str | Path | Sequence[str | Path], out: str | Path | None = No
 
     folders = _paths(runs)
     if out is not None and Path(out).is_file():
-        raise InputError(f"{out} is a file: give a folder to write to", code="out-is-a-file", out=out)
+        raise InputError("report-out-is-a-file", out=out)
     comparison = compare_runs(read_runs(folders))
     if out is not None:
         from sihg.report.training_report import report_training

@@ -18,10 +18,7 @@ def write_events(folder: Path) -> list[Path]:
     try:
         writer: Any = import_module("tensorboardX").SummaryWriter
     except ImportError as error:
-        raise InputError(
-            f"--tensorboard needs tensorboardX ({error}): pip install 'sihg[tensorboard]', or leave out --tensorboard",
-            code="tensorboard-missing",
-        ) from error
+        raise InputError("tensorboard-missing", error=error) from error
     return [_write(writer, run, folder / "report" / "tensorboard" / folder_name(run)) for run in run_folders(folder)]
 
 

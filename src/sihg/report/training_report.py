@@ -66,11 +66,7 @@ def report_training(
     """
     folders = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
     if out is None and len(folders) != 1:
-        raise InputError(
-            f"a report on {len(folders)} folders needs a place: give `out`, a folder to write to",
-            code="report-without-out",
-            folders=len(folders),
-        )
+        raise InputError("report-without-out", folders=len(folders))
     out = folders[0] if out is None else Path(out)
     runs = read_runs(folders)
     entries = group_trials(runs)

@@ -16,12 +16,10 @@ FileStates = dict[Path, tuple[int, int]]  # when a file was last written, and it
 def check_watch(folders: Sequence[Path], seconds: float) -> None:
     """Raise InputError unless the folders can be watched every so many seconds; runs may begin later."""
     if not 1 <= seconds < inf:
-        raise InputError(
-            f"--watch must be finite and >= 1, got {seconds:g}: give seconds", code="watch-seconds", seconds=seconds
-        )
+        raise InputError("watch-seconds", seconds=seconds)
     for folder in folders:
         if (folder / "summary.json").is_file():
-            raise InputError(f"{folder} is of a solve, which is finished: leave out --watch", code="watch-solve")
+            raise InputError("watch-solve", folder=folder)
         if not folder.is_dir():
             result_kind(folder)  # raises
 

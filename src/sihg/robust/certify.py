@@ -47,10 +47,7 @@ def worst_case_margins(model: nn.Module, low: Tensor, high: Tensor, y: Tensor) -
     low, high = interval_bounds(below, low, high)
     weight = head.weight
     if len(y) and int(y.max()) >= len(weight):
-        raise InputError(
-            f"a label is {int(y.max())}, but the model has {len(weight)} outputs: labels count from 0",
-            code="label-range",
-        )
+        raise InputError("certify-label-range", label=int(y.max()), outputs=len(weight))
     logits: Tensor = head((low + high) / 2)
     spread = torch.empty_like(logits)
     for label in y.unique():
@@ -62,11 +59,7 @@ def worst_case_margins(model: nn.Module, low: Tensor, high: Tensor, y: Tensor) -
 def flatten_layers(model: nn.Module) -> list[nn.Module]:
     """List the layers of a sequence and of sequences in it; raise InputError for hooks and forwards of their own."""
     if any(getattr(model, hooks) for hooks in HOOKS):
-        raise InputError(
-            f"interval bounds cannot follow the hooks of a {type(model).__name__}: remove them, or leave interval "
-            "bounds out",
-            code="interval-hooks",
-        )
+        raise InputError("interval-hooks", type=type(model).__name__)
     if not isinstance(model, nn.Sequential):
         return [model]
     if type(model).forward is not nn.Sequential.forward or not len(model):
@@ -83,8 +76,4 @@ def _is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
 
 def _unknown_layer(layer: nn.Module) -> InputError:
     names = ", ".join(kind.__name__ for kind in MONOTONE)
-    return InputError(
-        f"interval bounds do not know a {type(layer).__name__}: {REMEDY.format(names)}",
-        code="interval-layer",
-        layer=type(layer).__name__,
-    )
+    return InputError("interval-layer", layer=type(layer).__name__, names=REMEDY.format(names))

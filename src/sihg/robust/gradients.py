@@ -28,9 +28,7 @@ def cross_entropy_sum(logits: Tensor, y: Tensor) -> Tensor:
         return cross_entropy(logits, y, reduction="sum")
     except IndexError:
         raise InputError(
-            f"labels go from {int(y.min())} to {int(y.max())}, but the model has {logits.shape[1]} outputs: labels "
-            "count from 0",
-            code="label-range",
+            "labels-beyond-outputs", low=int(y.min()), high=int(y.max()), outputs=logits.shape[1]
         ) from None
 
 
@@ -41,11 +39,7 @@ def check_finite(loss: Tensor, point: Tensor) -> Tensor:
         remedy = "lower the learning rate, or clip gradients"
         if rows:
             remedy = f"row {rows[0]} of the batch is NaN or infinite: clean the data"
-        raise NotFiniteError(
-            f"the loss is {float(loss.detach())}, the weights stay as they were: {remedy}",
-            code="loss-not-finite",
-            rows=tuple(rows),
-        )
+        raise NotFiniteError("loss-not-finite", rows=tuple(rows), loss=float(loss.detach()), remedy=remedy)
     return loss
 
 

@@ -41,10 +41,8 @@ class PerturbationMemory:
         dtype: int8, fp16 or fp32.
         folder: Where to keep it in mapped files (default: in RAM). Files for the same samples are opened again.
         chunk_bytes: The size of a mapped file.
-
     Raises:
         InputError: The disk has too little space, or the folder was made for other samples.
-
     Example:
         >>> memory = PerturbationMemory(n=100, shape=(1, 8, 8), eps=0.3)
         >>> memory.write(torch.tensor([4, 7]), epoch=0, delta=torch.full((2, 1, 8, 8), 0.3))
@@ -63,18 +61,10 @@ class PerturbationMemory:
         chunk_bytes: int = 64 * 2**20,
     ) -> None:
         if n < 1 or min(shape, default=1) < 1:
-            raise InputError(
-                f"a memory needs n >= 1 samples of at least one value, got n = {n} of shape {shape}: check the data",
-                code="memory-empty",
-                n=n,
-            )
+            raise InputError("memory-empty", n=n, shape=shape)
         eps = parse_number(eps, "eps")
         if not (math.isfinite(eps) and eps > 0):
-            raise InputError(
-                f"eps must be finite and > 0, got {eps}: give the radius of the whole ball",
-                code="memory-eps-range",
-                eps=eps,
-            )
+            raise InputError("memory-eps-range", eps=eps)
         check_dtype(dtype)
         self.n, self.shape, self.eps, self.dtype, self.folder = n, tuple(shape), float(eps), dtype, folder
         self._kind: np.dtype[Any] = np.dtype(DTYPES[dtype]).newbyteorder("<")
@@ -128,7 +118,6 @@ class PerturbationMemory:
             index: The numbers of the samples, each once.
             epoch: The current epoch, from 0.
             delta: Their perturbations.
-
         Raises:
             InputError: A perturbation is NaN, infinite or larger than eps; nothing is stored.
         """
@@ -136,18 +125,9 @@ class PerturbationMemory:
         _check_epoch(epoch)
         if len(np.unique(where)) < len(where):
             twice = int(np.flatnonzero(np.bincount(where) > 1)[0])
-            raise InputError(
-                f"index must name each sample once, got sample {twice} twice: write each sample once",
-                code="memory-index-twice",
-                sample=twice,
-            )
+            raise InputError("memory-index-twice", sample=twice)
         if delta.shape != (len(where), *self.shape):
-            raise InputError(
-                f"delta must have shape {(len(where), *self.shape)}, got {tuple(delta.shape)}: give one perturbation "
-                "per sample",
-                code="memory-delta-shape",
-                shape=tuple(delta.shape),
-            )
+            raise InputError("memory-delta-shape", shape=tuple(delta.shape), wanted=(len(where), *self.shape))
         rows = self._encode(delta.detach().to("cpu", torch.float32).reshape(-1, self._values).numpy(), where)
         self._tag(rows, where, epoch)
         self._scatter(epoch % 2, where, rows)
@@ -207,18 +187,10 @@ class PerturbationMemory:
     def _check_index(self, index: Tensor) -> Index:
         where: Index = index.detach().cpu().numpy()
         if where.ndim != 1 or where.dtype != np.int64:
-            raise InputError(
-                f"index must be an int64 vector, got {index.dtype} of shape {tuple(index.shape)}: give batch.index",
-                code="memory-index-type",
-                dtype=str(index.dtype),
-            )
+            raise InputError("memory-index-type", dtype=str(index.dtype), shape=tuple(index.shape))
         if len(where) and not 0 <= where.min() <= where.max() < self.n:
             wrong = int(where[(where < 0) | (where >= self.n)][0])
-            raise InputError(
-                f"index must be from 0 to {self.n - 1}, got {wrong}: make the memory for all samples",
-                code="memory-index-range",
-                sample=wrong,
-            )
+            raise InputError("memory-index-range", sample=wrong, last=self.n - 1)
         return where
 
     def _stored(self, rows: Rows) -> NDArray[Any]:
@@ -309,26 +281,23 @@ class PerturbationMemory:
 
     def _check_state(self, state: Mapping[str, Tensor]) -> tuple[NDArray[Any], Index]:
         if missing := {"values", "tags", "eps"} - state.keys():
-            raise InputError(
-                f"the saved memory must hold values, tags and eps, it lacks {', '.join(sorted(missing))}: use `state`",
-                code="memory-state-incomplete",
-            )
+            raise InputError("memory-state-incomplete", names=", ".join(sorted(missing)))
         values, tags, eps = state["values"].cpu().numpy(), state["tags"].cpu().numpy(), float(state["eps"])
         found = (values.shape, values.dtype.newbyteorder("<"), tags.shape, tags.dtype, eps)
         if found != ((self.n, *self.shape), self._kind, (self.n, 2), np.dtype(np.int64), self.eps):
             raise InputError(
-                f"the saved memory must be {self.dtype} of shape {(self.n, *self.shape)} within eps {self.eps}, got "
-                f"{values.dtype} of shape {values.shape} within eps {eps}: resume with the settings it was saved with",
-                code="memory-state-other",
+                "memory-state-other",
+                dtype=self.dtype,
+                shape=(self.n, *self.shape),
+                eps=self.eps,
+                found_dtype=values.dtype,
+                found_shape=values.shape,
+                found_eps=eps,
             )
         wrong = (tags < (-1, 0)).any(axis=1) | (tags >= (2**32 - 1, 2**32)).any(axis=1)
         if wrong.any():
             i = int(np.flatnonzero(wrong)[0])
-            raise InputError(
-                f"the saved tag of sample {i} is {tags[i].tolist()}: damaged, resume from another checkpoint",
-                code="memory-state-damaged",
-                sample=i,
-            )
+            raise InputError("memory-state-damaged", sample=i, tag=tags[i].tolist())
         return values.reshape(self.n, -1), tags
 
     def _refuse_row(self, row: Rows, sample: int, slot: int) -> None:
@@ -344,21 +313,10 @@ class PerturbationMemory:
             damage, what = "generation", f"of generation {slot} holds a row of epoch {later - 1}"
         where = "" if self.folder is None else f" in {self.folder}"
         remedy = "resume from the last checkpoint" if self.folder is None else "restore the folder or train again"
-        raise InputError(
-            f"the perturbation of sample {sample}{where} {what}: it was damaged, {remedy}",
-            code="memory-row-damaged",
-            sample=sample,
-            damage=damage,
-        )
+        raise InputError("memory-row-damaged", sample=sample, damage=damage, where=where, what=what, remedy=remedy)
 
     def _refuse_late(self, sample: int, last: int, epoch: int) -> None:
-        raise InputError(
-            f"the perturbation that sample {sample} needs in epoch {epoch} was overwritten in epoch {last}: "
-            "resume from a newer checkpoint or train again",
-            code="memory-overwritten",
-            sample=sample,
-            epoch=epoch,
-        )
+        raise InputError("memory-overwritten", sample=sample, epoch=epoch, last=last)
 
 
 def check_dtype(dtype: str) -> None:
@@ -369,25 +327,14 @@ def check_dtype(dtype: str) -> None:
 
 def _check_epoch(epoch: int) -> None:
     if not 0 <= epoch < 2**32 - 1:
-        raise InputError(
-            f"epoch must be from 0 to 2^32 - 2, got {epoch}: count epochs from 0", code="memory-epoch", epoch=epoch
-        )
+        raise InputError("memory-epoch", epoch=epoch)
 
 
 def _refuse_values(delta: NDArray[np.float32], where: Index, limit: float) -> None:
     finite = np.isfinite(delta).all(axis=1)
     if not finite.all():
         i = int(where[~finite][0])
-        raise NotFiniteError(
-            f"the perturbation of sample {i} is NaN or infinite, none of the batch is stored: lower the step size",
-            code="memory-not-finite",
-            sample=i,
-        )
+        raise NotFiniteError("memory-not-finite", sample=i)
     size = np.abs(delta).max(axis=1)
     i = int(np.flatnonzero(size > limit)[0])
-    raise InputError(
-        f"the perturbation of sample {where[i]} must be within eps = {limit / (1 + TOLERANCE):.6g}, got an entry of "
-        f"size {size[i]:.6g}: project it, or make the memory for the largest eps of the run",
-        code="memory-delta-range",
-        sample=int(where[i]),
-    )
+    raise InputError("memory-delta-range", sample=int(where[i]), most=limit / (1 + TOLERANCE), size=size[i])

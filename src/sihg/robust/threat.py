@@ -61,10 +61,8 @@ class Ball:
         eps: The radius, a number or text such as "8/255".
         norm: linf or l2.
         bounds: The lowest and the highest value of x + delta, numbers or tensors; None for the paper's literal ball.
-
     Raises:
         InputError: If there is no such ball.
-
     Example:
         >>> box = Ball("1/4").around(torch.tensor([[0.0, 0.5]]))
         >>> box.low.tolist(), box.high.tolist()
@@ -80,26 +78,15 @@ class Ball:
             raise UnknownNameError("norm", self.norm, list(NORMS))
         object.__setattr__(self, "eps", parse_number(self.eps, "eps"))
         if not 0 <= self.eps < math.inf:
-            raise InputError(
-                f"eps must be finite and >= 0, got {self.eps}: give the radius of the ball, such as 8/255",
-                code="eps-range",
-                eps=self.eps,
-            )
+            raise InputError("eps-range", eps=self.eps)
         if self.bounds is None:
             return
         try:
             low, high = torch.broadcast_tensors(*(torch.as_tensor(b) for b in self.bounds))
         except (TypeError, ValueError, RuntimeError):
-            raise InputError(
-                f"bounds must be two numbers or tensors of one shape, got a {type(self.bounds).__name__}: give "
-                "(lowest, highest), or None for no bounds",
-                code="bounds",
-            ) from None
+            raise InputError("bounds", type=type(self.bounds).__name__) from None
         if not (bool((low <= high).all()) and bool((low < high).any())):  # a single feature may be fixed
-            raise InputError(
-                f"the lower bound must be below the upper one, got {_as_text(self.bounds)}: give (lowest, highest)",
-                code="bounds-order",
-            )
+            raise InputError("bounds-order", bounds=_as_text(self.bounds))
         if self.norm == "linf":
             self._check_radius(float((high - low).max()))
 
@@ -121,12 +108,7 @@ class Ball:
             width = 1.0 if x.dtype == torch.uint8 else float(self._widths(x).max())
             self._check_radius(width * (1.0 if self.norm == "linf" else math.sqrt(math.prod(x.shape[1:]))))
         elif 0 < self.eps < 1 and _are_pixels(x):
-            raise InputError(
-                f"x goes from {float(x.min()):g} to {float(x.max()):g} in whole numbers, as 8-bit pixels do; eps is "
-                f"{self.eps:g}: divide x by 255, or pass bounds=(0, 255) if that is meant",
-                code="pixels-not-scaled",
-                eps=self.eps,
-            )
+            raise InputError("pixels-not-scaled", eps=self.eps, low=float(x.min()), high=float(x.max()))
 
     def _widths(self, x: Tensor) -> Tensor:
         """Return the upper minus the lower bound of each feature."""
@@ -135,13 +117,7 @@ class Ball:
 
     def _check_radius(self, most: float) -> None:
         if self.eps > most:
-            raise InputError(
-                f"eps {self.eps:g} is more than the whole range of the data, {most:g}: "
-                f"give it in the data's unit, such as {self.eps:g}/255 for images in [0, 1]",
-                code="eps-scale",
-                eps=self.eps,
-                most=most,
-            )
+            raise InputError("eps-scale", eps=self.eps, most=most)
 
     def around(self, x: Tensor) -> Feasible:
         """Return the perturbations allowed for each row of `x`, which must lie within the bounds."""
@@ -151,9 +127,7 @@ class Ball:
             least, most = (_expand(torch.as_tensor(b, dtype=x.dtype, device=x.device), x) for b in self.bounds)
             if bool((x < least).any()) or bool((x > most).any()):
                 raise InputError(
-                    f"x goes from {float(x.min()):g} to {float(x.max()):g}, outside its bounds "
-                    f"{_as_text(self.bounds)}: scale the data, or pass its bounds (None for no bounds)",
-                    code="data-outside-bounds",
+                    "data-outside-bounds", low=float(x.min()), high=float(x.max()), bounds=_as_text(self.bounds)
                 )
             low, high = least - x, most - x
             if not _are_unit(self.bounds):  # in [0, 1] no sum is rounded beyond the bounds
@@ -309,12 +283,7 @@ def _expand(bound: Tensor, x: Tensor) -> Tensor:
     try:
         return bound.expand_as(x)
     except RuntimeError:
-        raise InputError(
-            f"bounds of shape {tuple(bound.shape)} do not fit samples of shape {tuple(x.shape[1:])}: give one number, "
-            "one per feature, or one per channel, of a shape such as (3, 1, 1)",
-            code="bounds-shape",
-            shape=tuple(bound.shape),
-        ) from None
+        raise InputError("bounds-shape", shape=tuple(bound.shape), sample_shape=tuple(x.shape[1:])) from None
 
 
 def _are_pixels(x: Tensor) -> bool:

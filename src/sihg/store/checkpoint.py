@@ -75,17 +75,9 @@ def write_checkpoint(
     folder = Path(folder)
     for part in (name, *tensors):
         if not _PLAIN_NAME.fullmatch(part):
-            raise InputError(
-                f"{part!r} cannot name a checkpoint or its file: use letters, digits, '_', '-' and '.'",
-                code="checkpoint-name",
-                name=part,
-            )
+            raise InputError("checkpoint-name", name=part)
     if keep < 1:
-        raise InputError(
-            f"keep must be >= 1, got {keep}: it includes the checkpoint being written",
-            code="checkpoint-keep",
-            keep=keep,
-        )
+        raise InputError("checkpoint-keep", keep=keep)
     _check_json(state := dict(state), "state")
     temporary = _hidden(folder, name, "tmp")
     try:
@@ -97,13 +89,7 @@ def write_checkpoint(
         sync_folder(temporary)
         _put(temporary, folder / name)
     except OSError as error:
-        raise InputError(
-            f"cannot write checkpoint {name} in {folder} ({error.strerror or error}): make room there, then resume; "
-            "earlier checkpoints are untouched",
-            code="cannot-write-checkpoint",
-            folder=folder,
-            name=name,
-        ) from error
+        raise InputError("cannot-write-checkpoint", folder=folder, name=name, reason=error.strerror or error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     with suppress(OSError):  # the new one is safe; the next call removes what could not be removed now
@@ -115,12 +101,7 @@ def read_checkpoint(path: str | Path, only: Collection[str] | None = None) -> Ch
     """Read one checkpoint, or `only` these groups of tensors; raise InputError with everything that is wrong."""
     checkpoint, problems = _read(_find(Path(path)), only)
     if checkpoint is None:
-        raise InputError(
-            f"{path} is not a whole checkpoint ({'; '.join(problems)}): use another, or a copy of it",
-            code="checkpoint-damaged",
-            path=path,
-            problems=problems,
-        )
+        raise InputError("checkpoint-damaged", path=path, problems=problems, names="; ".join(problems))
     return checkpoint
 
 
@@ -139,19 +120,9 @@ def newest_checkpoint(
             return checkpoint, skipped
         skipped.append(Skipped(name, "; ".join(problems)))
     if not skipped:
-        raise InputError(
-            f"{folder} has no checkpoint {prefix}-NUMBER: start the run again, or give another folder",
-            code="no-checkpoint",
-            folder=folder,
-            prefix=prefix,
-        )
+        raise InputError("no-checkpoint", folder=folder, prefix=prefix)
     listed = ", ".join(f"{s.name} ({s.reason})" for s in skipped)
-    raise InputError(
-        f"{folder} has no valid checkpoint, only {listed}: restore a copy of one, or start the run again",
-        code="no-valid-checkpoint",
-        folder=folder,
-        prefix=prefix,
-    )
+    raise InputError("no-valid-checkpoint", folder=folder, prefix=prefix, listed=listed)
 
 
 def verify_checkpoint(path: str | Path) -> list[str]:
@@ -166,11 +137,7 @@ def _write_tensors(folder: Path, key: str, group: Mapping[str, Tensor]) -> Json:
     try:
         data = save(_separate(group))
     except (SafetensorError, RuntimeError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"the tensors {key!r} cannot be saved ({error}): give dense tensors with data",
-            code="checkpoint-tensors",
-            group=key,
-        ) from error
+        raise InputError("checkpoint-tensors", group=key, error=error) from error
     _write_durably(folder / f"{key}.safetensors", data)
     return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
@@ -212,11 +179,7 @@ def _check_json(value: object, name: str) -> None:
         for i, item in enumerate(value):
             _check_json(item, f"{name}[{i}]")
     elif not (value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))):
-        raise InputError(
-            f"{name} = {value!r:.60} cannot be kept as JSON: use None, text, finite numbers, lists and dicts of these",
-            code="checkpoint-state",
-            name=name,
-        )
+        raise InputError("checkpoint-state", name=name, value=value)
 
 
 def _write_durably(path: Path, data: bytes) -> None:

@@ -22,10 +22,8 @@ def write_bytes(path: str | Path, data: bytes) -> Path:
     Args:
         path: The file. Missing parent folders are made.
         data: The whole content.
-
     Returns:
         The path.
-
     Example:
         >>> write_bytes("new/a.bin", b"abc").read_bytes()
         b'abc'
@@ -41,10 +39,8 @@ def write_text(path: str | Path, text: str) -> Path:
     Args:
         path: The file. Missing parent folders are made.
         text: The whole content.
-
     Returns:
         The path.
-
     Example:
         >>> write_text("a.txt", "eps = 8/255").read_text()
         'eps = 8/255'
@@ -59,10 +55,8 @@ def write_arrays(path: str | Path, arrays: "Mapping[str, ArrayLike]", *, compres
         path: The file. Missing parent folders are made.
         arrays: The arrays by name.
         compressed: Whether to spend time on a smaller file.
-
     Returns:
         The path.
-
     Example:
         >>> write_arrays("a.npz", {"margin": [0.5, -1.0]}).name
         'a.npz'
@@ -87,11 +81,7 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
         temporary.replace(path)
         sync_folder(path.parent)
     except OSError as error:
-        raise InputError(
-            f"cannot write {path} ({error.strerror or error}): make room there or choose another place",
-            code="cannot-write-file",
-            path=path,
-        ) from error
+        raise InputError("cannot-write-file", path=path, reason=error.strerror or error) from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -124,8 +114,4 @@ def make_folder(path: Path) -> None:
             pass
     except OSError as error:
         why = "it is a file" if isinstance(error, FileExistsError) else error.strerror or error
-        raise InputError(
-            f"cannot write into the folder {path} ({why}): make room there or choose another place",
-            code="cannot-write-folder",
-            path=path,
-        ) from error
+        raise InputError("cannot-write-folder", path=path, why=why) from error

@@ -23,11 +23,9 @@ def locked(folder: str | Path) -> Iterator[None]:
 
     Args:
         folder: An existing folder.
-
     Raises:
         InUseError: If another process, or another block of this one, holds the lock.
         InputError: If the folder is missing, cannot be written to, or lies on a disk without locks.
-
     Example:
         >>> with locked("."):
         ...     Path(".lock").read_text().startswith(f"{os.getpid()} on ")
@@ -41,15 +39,9 @@ def locked(folder: str | Path) -> Iterator[None]:
         path.parent.stat()  # FileLock would make a missing folder
         lock.acquire()
     except Timeout:
-        raise InUseError(
-            f"{folder} is in use by {_read_holder(path)}: wait for it or stop it", code="folder-in-use", folder=folder
-        ) from None
+        raise InUseError("folder-in-use", folder=folder, holder=_read_holder(path)) from None
     except OSError as error:
-        raise InputError(
-            f"cannot lock {folder} ({error.strerror or error}): choose a folder that can be written to",
-            code="cannot-lock",
-            folder=folder,
-        ) from error
+        raise InputError("cannot-lock", folder=folder, reason=error.strerror or error) from error
     try:
         yield
     finally:

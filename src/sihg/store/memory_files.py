@@ -44,18 +44,11 @@ def _read_rows_per_chunk(manifest: Path, header: Mapping[str, Value]) -> int:
         if rows_per_chunk < 1:
             raise ValueError(f"{ROWS_KEY} = {rows_per_chunk}")
     except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
-        raise InputError(
-            f"{manifest} cannot be read ({error!r}): restore it, or delete its folder", code="memory-manifest"
-        ) from error
+        raise InputError("memory-manifest", manifest=manifest, error=error) from error
     wrong = {key: saved.get(key) for key, value in header.items() if saved.get(key) != value}
     if wrong:
         differences = ", ".join(f"{key} = {found} where {header[key]} is needed" for key, found in wrong.items())
-        raise InputError(
-            f"the perturbation memory in {manifest.parent} has {differences}: use the same settings, or choose another "
-            "folder",
-            code="memory-folder",
-            **wrong,
-        )
+        raise InputError("memory-folder", folder=manifest.parent, differences=differences)
     return rows_per_chunk
 
 
@@ -74,10 +67,7 @@ def _reserve(folder: Path, files: Sequence[tuple[Path, int]]) -> None:
             path.unlink(missing_ok=True)
         needed = sum(size for _, size in files)
         raise InputError(
-            f"cannot make the perturbation memory in {folder} ({error.strerror or error}), which needs {needed:,} "
-            f"bytes where {free:,} are free: free the rest, choose another place, or keep it in RAM",
-            code="memory-disk-full",
-            needed=needed,
+            "memory-disk-full", needed=needed, folder=folder, reason=error.strerror or error, free=free
         ) from error
 
 
@@ -104,14 +94,5 @@ def _map(path: Path, size: int, row_bytes: int) -> MappedRows:
         if found == size:
             return np.memmap(path, np.uint8, "r+", shape=(size // row_bytes, row_bytes))
     except OSError as error:
-        raise InputError(
-            f"{path} of the perturbation memory cannot be opened ({error.strerror or error}): restore it, or delete "
-            "its folder and train again",
-            code="memory-file-unreadable",
-        ) from error
-    raise InputError(
-        f"{path} has {found:,} bytes, the perturbation memory needs {size:,}: restore it, or delete its folder and "
-        "train again",
-        code="memory-file-size",
-        bytes=found,
-    )
+        raise InputError("memory-file-unreadable", path=path, reason=error.strerror or error) from error
+    raise InputError("memory-file-size", bytes=found, path=path, size=size)

@@ -23,7 +23,6 @@ class RunFolder:
 
     Args:
         path: The folder. It is neither made nor checked: see `create` and `open`.
-
     Example:
         >>> folder = RunFolder.create("runs/first")
         >>> folder.write_config({"method": {"name": "pgd", "eps": 0.1}})
@@ -60,9 +59,7 @@ class RunFolder:
                 folder._make_room(overwrite=overwrite)
         except OSError as error:
             why = "it is a file" if folder.path.is_file() else error.strerror or error
-            raise InputError(
-                f"cannot make the run folder {path} ({why}): choose another --out", code="cannot-make-run", path=path
-            ) from error
+            raise InputError("cannot-make-run", path=path, why=why) from error
         return folder
 
     @classmethod
@@ -70,12 +67,10 @@ class RunFolder:
         """Return the folder of an existing run, or raise InputError."""
         folder = cls(path)
         if not folder.path.exists():
-            raise InputError(f"{path} does not exist: give the --out folder of a run", code="missing-run", path=path)
+            raise InputError("missing-run", path=path)
         if not folder.config.is_file():
             what = "has no config.toml" if folder.path.is_dir() else "is a file"
-            raise InputError(
-                f"{path} is not a run folder (it {what}): give the --out folder of a run", code="not-a-run", path=path
-            )
+            raise InputError("not-a-run", path=path, what=what)
         return folder
 
     def write_config(self, settings: Mapping[str, object], comments: Mapping[str, str] | None = None) -> None:
@@ -114,27 +109,12 @@ class RunFolder:
 
     def _make_room(self, *, overwrite: bool) -> None:
         if not self.config.is_file():
-            raise InputError(
-                f"{self.path} is not empty (it has {self._contents()[0].name}) and is not a run folder: "
-                "choose another --out",
-                code="folder-not-empty",
-                path=self.path,
-            )
+            raise InputError("folder-not-empty", path=self.path, name=self._contents()[0].name)
         if not overwrite:
             resume = f"sihg resume {shlex.quote(str(self.path))}"
-            raise InputError(
-                f"{self.path} already has a run: continue it (`{resume}`), replace it (--overwrite) "
-                "or choose another --out",
-                code="run-exists",
-                path=self.path,
-            )
+            raise InputError("run-folder-exists", path=self.path, resume=resume)
         if foreign := [path.name for path in self._contents() if path.name not in self.NAMES]:
-            raise InputError(
-                f"{self.path} has {foreign[0]}, which no run writes: move it away, or choose another --out",
-                code="foreign-file",
-                path=self.path,
-                name=foreign[0],
-            )
+            raise InputError("foreign-file", path=self.path, name=foreign[0])
         with locked(self.path):
             for name in self.NAMES:
                 for path in (*self.path.glob(f".{name}.*"), self.path / name):

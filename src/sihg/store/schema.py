@@ -371,7 +371,6 @@ def read_record(path: Path, kind: type[R], remedy: str = "restore the file, or r
         path: The file.
         kind: The class of the record.
         remedy: What the user can do, the end of the error message.
-
     Raises:
         InputError: The file is missing, not JSON, of a newer format, or has a field of another type.
     """
@@ -390,17 +389,11 @@ def convert_record(content: object, kind: type[R], source: object, remedy: str) 
     """Convert plain values to a record; `source` is named in the error."""
     found = content.get("format", 1) if isinstance(content, Mapping) else 1
     if found != FORMAT:
-        raise InputError(
-            f"{source} has format {found}, this version of sihg reads {FORMAT}: use the version that wrote it",
-            code="record-format",
-            format=found,
-        )
+        raise InputError("record-format", format=found, source=source, reads=FORMAT)
     try:
         return msgspec.convert(content, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise InputError(
-            f"{source} is not a valid {kind.__name__} ({error}): {remedy}", code="record-invalid", kind=kind.__name__
-        ) from error
+        raise InputError("record-invalid", kind=kind.__name__, source=source, error=error, remedy=remedy) from error
 
 
 def write_record(path: Path, record: msgspec.Struct) -> Path:
@@ -418,7 +411,7 @@ def _read_json(path: Path, remedy: str) -> Json:
         content: Json = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        raise InputError(f"cannot read {path} ({why}): {remedy}", code="record-unreadable", path=path) from error
+        raise InputError("record-unreadable", path=path, why=why, remedy=remedy) from error
     return content
 
 

@@ -45,9 +45,7 @@ def _flatten(tree: State, path: str, tensors: "dict[str, Tensor]") -> Json:
         return tree
     if isinstance(tree, Mapping):
         if bad := [key for key in tree if not isinstance(key, str | int | float)]:
-            raise InputError(
-                f"{path or 'the state'} has the key {bad[0]!r}: use numbers or text", code="state-key", path=path
-            )
+            raise InputError("state-key", path=path, place=path or "the state", bad=bad[0])
         pairs: list[Json] = [[key, _flatten(item, f"{path}/{key}", tensors)] for key, item in tree.items()]
         return {"kind": "dict", "value": pairs}
     if isinstance(tree, list | tuple):
@@ -57,6 +55,4 @@ def _flatten(tree: State, path: str, tensors: "dict[str, Tensor]") -> Json:
         name = path if path not in tensors else f"{path}#{len(tensors)}"  # as for {"a": {"b": t}, "a/b": t}
         tensors[name] = tree
         return {"kind": "tensor", "value": name}
-    raise InputError(
-        f"{path or 'the state'} is a {type(tree).__name__}: use numbers, text and tensors", code="state-type", path=path
-    )
+    raise InputError("state-type", path=path, place=path or "the state", type=type(tree).__name__)

@@ -17,7 +17,6 @@ class Spread(NamedTuple):
         deviation: The sample standard deviation; None for a single trial, or where it is unknown.
         n: The number of trials with a value; None where it is unknown.
         of: The number of all trials, if it is larger than n.
-
     Example:
         >>> spread([0.25, 0.75, None])
         Spread(mean=0.5, deviation=0.3535533905932738, n=2, of=3)
@@ -69,7 +68,6 @@ def group_similar(messages: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
     Returns:
         A mapping from owner to text for each group, in order of appearance. An owner is in a group once: its second
         similar message goes into the next group.
-
     Example:
         >>> group_similar([("a", "31 % lost"), ("b", "30 % lost"), ("b", "slow")])
         [{'a': '31 % lost', 'b': '30 % lost'}, {'b': 'slow'}]

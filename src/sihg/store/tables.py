@@ -31,25 +31,14 @@ class _Lines:
         """Cut off what was written after the file had `size` bytes."""
         found = self.size()
         if found < size:
-            raise InputError(
-                f"{self.path} has {found} bytes, the checkpoint was made at {size}: restore it, or start a new run",
-                code="table-too-short",
-                path=self.path,
-                found=found,
-            )
+            raise InputError("table-too-short", path=self.path, found=found, size=size)
         if size == found:
             return
         try:
             with self.path.open("r+b") as file:
                 file.seek(max(size - 1, 0))
                 if size < self._least or (size > 0 and file.read(1) != b"\n"):
-                    raise InputError(
-                        f"{self.path} has no line that ends at byte {size}, so it is not the file of the checkpoint: "
-                        "restore that file, or start a new run",
-                        code="table-differs",
-                        path=self.path,
-                        size=size,
-                    )
+                    raise InputError("table-differs", path=self.path, size=size)
                 file.truncate(size)
                 os.fsync(file.fileno())
         except OSError as error:
@@ -98,11 +87,7 @@ class _Lines:
             raise self._failed(error) from error
 
     def _failed(self, error: OSError) -> InputError:
-        return InputError(
-            f"cannot write {self.path} ({error.strerror or error}): make room there, then resume the run",
-            code="cannot-write-table",
-            path=self.path,
-        )
+        return InputError("cannot-write-table", path=self.path, reason=error.strerror or error)
 
 
 class Table(_Lines):
@@ -111,7 +96,6 @@ class Table(_Lines):
     Args:
         path: The file, new or with the same columns.
         columns: The names of the columns.
-
     Example:
         >>> Table("metrics.csv", ["epoch", "loss"]).append({"epoch": 1, "loss": 0.25})
         >>> read_table("metrics.csv")
@@ -122,11 +106,7 @@ class Table(_Lines):
         super().__init__(path)
         self.columns = tuple(columns)
         if not self.columns or len(set(self.columns)) < len(self.columns):
-            raise InputError(
-                f"a table needs different columns, got {self.columns}: name each once",
-                code="table-columns",
-                columns=self.columns,
-            )
+            raise InputError("table-columns", columns=self.columns)
         header = _csv_line(self.columns)
         self._least = len(header.encode())
         if self.size() == 0:
@@ -135,13 +115,7 @@ class Table(_Lines):
             with self.path.open(encoding="utf-8", errors="replace", newline="") as file:
                 found = file.readline()
             if found != header:
-                raise InputError(
-                    f"{self.path} has the columns {found.strip()}, this run writes {header.strip()}: "
-                    "resume with the version that began the run, or start a new one",
-                    code="table-columns-differ",
-                    path=self.path,
-                    found=found.strip(),
-                )
+                raise InputError("table-columns-differ", path=self.path, found=found.strip(), wanted=header.strip())
 
     def append(self, row: Mapping[str, object]) -> None:
         """Write one row of numbers and text by column."""
@@ -156,7 +130,6 @@ class JsonLines(_Lines):
 
     Args:
         path: The file. If it exists, lines are appended.
-
     Example:
         >>> JsonLines("log.jsonl").append({"event": "warning", "loss": float("nan")})
         >>> read_json_lines("log.jsonl")
@@ -173,10 +146,8 @@ def read_table(path: str | Path) -> list[dict[str, str]]:
 
     Args:
         path: The CSV file.
-
     Returns:
         One dict per row: text by column.
-
     Example:
         >>> _ = Path("t.csv").write_text("epoch,loss\\n1,0.5\\n2,")
         >>> read_table("t.csv")
@@ -185,12 +156,7 @@ def read_table(path: str | Path) -> list[dict[str, str]]:
     lines = list(csv.reader(io.StringIO(_read_whole_lines(path), newline="")))
     for number, line in enumerate(lines, 1):
         if len(line) != len(lines[0]):
-            raise InputError(
-                f"{path} has {len(line)} cells in line {number}, not {len(lines[0])}: repair that line",
-                code="table-cells",
-                path=path,
-                line=number,
-            )
+            raise InputError("table-cells", path=path, line=number, count=len(line), wanted=len(lines[0]))
     return [dict(zip(lines[0], line, strict=True)) for line in lines[1:]]
 
 
@@ -199,10 +165,8 @@ def read_json_lines(path: str | Path) -> list[dict[str, Json]]:
 
     Args:
         path: The file.
-
     Returns:
         One dict per line.
-
     Example:
         >>> _ = Path("l.jsonl").write_text('{"epoch": 1}\\n{"epo')
         >>> read_json_lines("l.jsonl")
@@ -216,12 +180,7 @@ def read_json_lines(path: str | Path) -> list[dict[str, Json]]:
         except ValueError as error:
             reason = str(error)
         if reason:
-            raise InputError(
-                f"{path} has no JSON object in line {number} ({reason}): repair that line",
-                code="log-line",
-                path=path,
-                line=number,
-            )
+            raise InputError("log-line", path=path, line=number, reason=reason)
     return entries
 
 
@@ -230,16 +189,10 @@ def _read_whole_lines(path: str | Path) -> str:
         data = Path(path).read_bytes()
         return data[: data.rfind(b"\n") + 1].decode()
     except OSError as error:
-        raise InputError(
-            f"cannot read {path} ({error.strerror or error}): check the path and its permissions",
-            code="cannot-read-table",
-            path=path,
-        ) from error
+        raise InputError("cannot-read-table", path=path, reason=error.strerror or error) from error
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        raise InputError(
-            f"{path} is not UTF-8 text (at line {line}): repair that line", code="table-not-utf8", path=path, line=line
-        ) from error
+        raise InputError("table-not-utf8", path=path, line=line) from error
 
 
 def _csv_line(cells: Sequence[str]) -> str:
@@ -256,7 +209,7 @@ def _cell(value: object, name: str) -> str:
         return float.__repr__(value)
     if isinstance(value, int) or (isinstance(value, str) and not {"\n", "\r"} & set(value)):
         return str(value)
-    raise InputError(f"column {name} got {value!r}: give a number or a line of text", code="cell-type", column=name)
+    raise InputError("cell-type", column=name, value=value)
 
 
 def _json(value: object, name: str) -> Json:
@@ -271,11 +224,7 @@ def _json(value: object, name: str) -> Json:
         return {str(key): _json(item, f"{name}.{key}" if name else str(key)) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_json(item, f"{name}[{i}]") for i, item in enumerate(value)]
-    raise InputError(
-        f"the log's entry {name} = {value!r} has no JSON form: give numbers, text, lists or mappings",
-        code="log-type",
-        name=name,
-    )
+    raise InputError("log-type", name=name, value=value)
 
 
 def _as_python(value: object) -> object:

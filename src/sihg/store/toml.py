@@ -19,10 +19,8 @@ def to_toml(settings: Mapping[str, object], comments: Mapping[str, str] | None =
     Args:
         settings: Numbers, text, dates, paths, lists and nested mappings by name.
         comments: Text to put above a `key`, a `table` or a `table.key`.
-
     Returns:
         The text.
-
     Example:
         >>> print(to_toml({"epochs": 15, "attack": {"eps": 0.1}}, {"attack.eps": "radius"}), end="")
         epochs = 15
@@ -35,9 +33,7 @@ def to_toml(settings: Mapping[str, object], comments: Mapping[str, str] | None =
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise InputError(
-            f"a setting contains {error.object[error.start]!r}: use text that UTF-8 can hold", code="setting-not-utf8"
-        ) from None
+        raise InputError("setting-not-utf8", character=error.object[error.start]) from None
     return _add_comments(text, comments) if comments else text
 
 
@@ -46,10 +42,8 @@ def from_toml(path: str | Path) -> dict[str, Any]:
 
     Args:
         path: The file.
-
     Returns:
         Its tables as nested dicts.
-
     Example:
         >>> _ = Path("config.toml").write_text("epochs = 15")
         >>> from_toml("config.toml")
@@ -60,19 +54,17 @@ def from_toml(path: str | Path) -> dict[str, Any]:
         return tomllib.loads(path.read_bytes().decode())
     except OSError as error:
         why = error.strerror or error
-        raise InputError(f"cannot read {path} ({why}): check the path", code="cannot-read-toml", path=path) from error
+        raise InputError("cannot-read-toml", path=path, why=why) from error
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        raise InputError(
-            f"{path} is not UTF-8 text (at line {line}): save it as UTF-8", code="toml-not-utf8", path=path, line=line
-        ) from error
+        raise InputError("toml-not-utf8", path=path, line=line) from error
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path} is not valid TOML, {error}: correct it there", code="not-toml", path=path) from error
+        raise InputError("not-toml", path=path, error=error) from error
 
 
 def _table(settings: Mapping[Any, object], where: str) -> dict[str, object]:
     if bad := [f"{where}{key!r}" for key in settings if not isinstance(key, str)]:
-        raise InputError(f"the name of setting {bad[0]} must be text: use a string", code="setting-name", name=bad[0])
+        raise InputError("setting-name", name=bad[0])
     return {key: _value(value, f"{where}{key}") for key, value in settings.items() if value is not None}
 
 
@@ -85,11 +77,7 @@ def _value(value: object, name: str) -> object:
         return str(value)
     if isinstance(value, _PLAIN):
         return value
-    raise InputError(
-        f"setting {name} = {value!r} has no TOML form: use a number, a string, a list or a table",
-        code="setting-type",
-        name=name,
-    )
+    raise InputError("setting-type", name=name, value=value)
 
 
 def _add_comments(text: str, comments: Mapping[str, str]) -> str:

@@ -59,7 +59,7 @@ def test_equal_runs_differ_in_nothing(tmp_path: Path) -> None:
 def test_a_page_goes_into_a_folder(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", eps=0.1)]
     (tmp_path / "file").write_text("")
-    with refused("out-is-a-file", out=tmp_path / "file"):
+    with refused("report-out-is-a-file", out=tmp_path / "file"):
         compare(runs, tmp_path / "file")
     compare(runs, tmp_path / "out")
     assert "Settings that differ" in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")

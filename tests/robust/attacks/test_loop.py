@@ -130,7 +130,7 @@ def test_labels_of_any_integer_type(dtype: torch.dtype) -> None:
     ("x", "y", "code", "values"),
     [
         (changed(X, 270, float("nan")), Y, "samples-not-finite", {"row": 270}),
-        (X, changed(Y, 280, 4), "label-range", {"row": 280}),
+        (X, changed(Y, 280, 4), "label-beyond-outputs", {"row": 280}),
         (X, changed(Y, 280, -100), "label-range", {"row": 280}),
         (X, Y[:5], "labels", {}),
         (X, Y.double(), "labels", {}),
@@ -174,8 +174,8 @@ class Output(nn.Module):
     ("model", "code"),
     [
         (nn.Unflatten(1, (6, 1)), "logits-shape"),
-        (Output(lambda x: x.long()), "logits-dtype"),
-        (Output(lambda x: [x]), "logits-dtype"),
+        (Output(lambda x: x.long()), "logits-type"),
+        (Output(lambda x: [x]), "logits-type"),
         (Output(lambda x: x[1:]), "logits-shape"),
     ],
 )
@@ -200,13 +200,13 @@ def test_a_function_is_not_a_model() -> None:
         *((make, {"steps": bad}, "count-range") for make in (PGD, APGD, FAB) for bad in (0, 2.5)),
         *((make, {"targets": 0}, "count-range") for make in (APGD, FAB)),
         (APGD, {"loss": "dlr"}, "unknown-loss"),
-        (PGD, {"step_size": 0.0}, "step-size-range"),
-        (PGD, {"step_size": math.inf}, "step-size-range"),
+        (PGD, {"step_size": 0.0}, "pgd-step-size-range"),
+        (PGD, {"step_size": math.inf}, "pgd-step-size-range"),
         (Noise, {"draws": 0}, "count-range"),
         (Square, {"queries": 0}, "count-range"),
         *((Square, {"p_init": bad}, "p-init-range") for bad in (0.0, 1.1, math.nan)),
         (Transfer, {"source": nn.Identity(), "steps": 0}, "count-range"),
-        (Transfer, {"source": torch.sin}, "not-a-module"),
+        (Transfer, {"source": torch.sin}, "transfer-source-type"),
         (Certified, {"norm": "l2"}, "interval-norm"),
     ],
 )
@@ -239,5 +239,5 @@ def test_a_gradient_that_is_not_finite() -> None:
             root = (x[:, 0] - x[:, 0].detach()).abs().sqrt()[:, None]  # 0, with an infinite slope
             return torch.cat([root, 1 - root], 1)
 
-    with refused("gradient-not-finite", row=0):
+    with refused("input-gradient-not-finite", row=0):
         PGD(eps=0.1)(Rooted(), X, Y.clamp(max=1))

@@ -131,7 +131,7 @@ def test_parts_share_the_draws_of_their_batch(norm: str) -> None:
 def test_settings_that_give_no_batch() -> None:
     with refused("batch-size-range", batch_size=0):
         next(batches(samples(3), size=0))
-    with refused("no-samples"):
+    with refused("samples-empty"):
         next(batches(samples(0), size=3))
     with refused("augment-shape", shape=(6,)):
         next(batches(samples(3, (6,)), size=3, augment=Augment()))

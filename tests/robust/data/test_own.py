@@ -73,7 +73,7 @@ def test_what_is_wrong_in_a_folder_is_named(tmp_path: Path) -> None:
         file.write_bytes(broken)
         check("image-unreadable", path=str(file))
     Image.new("I;16", (4, 3)).save(file)
-    check("image-bits", path=str(file))
+    check("image-bits")
 
 
 @pytest.mark.parametrize(
@@ -121,25 +121,25 @@ def test_classes_without_training_samples_are_refused(tmp_path: Path) -> None:
 
     odd = y.copy()
     odd[17] = 255
-    check("label-range", {"array": "y", "row": 17, "classes": 11}, y=odd)
-    check("label-range", {"array": "y", "row": 17}, y=odd.astype(float))
-    check("label-range", {"array": "y", "row": 1, "classes": 2}, y=y % 2 + 1)
-    check("label-range", {"array": "y_test", "row": 2, "classes": 10}, x_test=x[:3], y_test=[0, 9, 10])
+    check("npz-label-range", {"array": "y", "row": 17, "classes": 11}, y=odd)
+    check("npz-label-range", {"array": "y", "row": 17}, y=odd.astype(float))
+    check("npz-label-range", {"array": "y", "row": 1, "classes": 2}, y=y % 2 + 1)
+    check("npz-label-range", {"array": "y_test", "row": 2, "classes": 10}, x_test=x[:3], y_test=[0, 9, 10])
     huge = y.astype(np.int64)
     huge[0] = 10**15  # whose classes nobody could list
-    check("label-range", {"array": "y", "row": 0}, y=huge)
-    check("class-without-samples", {}, x=x[:3], y=np.arange(3))
+    check("npz-label-range", {"array": "y", "row": 0}, y=huge)
+    check("training-class-missing", {}, x=x[:3], y=np.arange(3))
 
 
 def test_an_empty_class_folder_is_refused(tmp_path: Path) -> None:
     write_images(tmp_path / "a")
     (tmp_path / "b").mkdir()
-    with refused("class-without-samples", label="b"):
+    with refused("training-class-missing", label="b"):
         load(f"folder:{tmp_path}")
     write_images(tmp_path / "split" / "train" / "a")
     (tmp_path / "split" / "train" / "b").mkdir()
     write_images(tmp_path / "split" / "test" / "b")
-    with refused("class-without-samples", label="b"):
+    with refused("training-class-missing", label="b"):
         load(f"folder:{tmp_path / 'split'}")
 
 
@@ -161,9 +161,9 @@ def test_what_is_wrong_in_an_npz_file_is_named(tmp_path: Path) -> None:
     assert "no array y_test" in check("npz-arrays", x=x, y=[0, 1, 0], x_test=x)
     check("train-test-differ", x=x, y=[0, 1, 0], x_test=x[:, :1], y_test=[0, 1, 0])
     check("train-test-differ", x=x, y=[0, 1, 0], x_test=x.astype(np.uint8), y_test=[0, 1, 0])
-    assert "x of row 0 is inf" in check("samples-not-finite", x=1e300 * x, y=[0, 1, 0])
+    assert "x of row 0 is inf" in check("sample-not-finite", x=1e300 * x, y=[0, 1, 0])
     check("sample-shapes", x=x, y=[0, 1])
-    assert "label of row 1 is -1" in check("label-range", x=x, y=[0, -1, 0])
+    assert "label of row 1 is -1" in check("sample-label-range", x=x, y=[0, -1, 0])
     assert "Object arrays" in check("npz-unreadable", x=np.array([{}, 1], dtype=object), y=[0, 1])
     path.write_bytes(path.read_bytes()[:100])
     check("npz-unreadable")
@@ -171,7 +171,7 @@ def test_what_is_wrong_in_an_npz_file_is_named(tmp_path: Path) -> None:
     check("npz-unreadable")
     with path.open("wb") as file:
         np.save(file, x)
-    check("npz-arrays")
+    check("npz-single-array")
 
 
 SOURCE = """
@@ -213,7 +213,7 @@ def test_a_source_of_a_users_own_is_one_function(function: str, tmp_path: Path) 
     [
         ("alone", "not-train-and-test"),
         ("unlike", "train-test-differ"),
-        ("gap", "class-without-samples"),
+        ("gap", "training-class-missing"),
         ("make", "user-code-failed"),
         ("nothing", "user-code-import"),
     ],

@@ -359,7 +359,7 @@ def test_a_source_of_transfers_leaves_the_samples_alone() -> None:
     with pytest.raises(RuntimeError):  # of its own gradient
         evaluate(Threshold(), samples, attacks={"other": Transfer(eps=0.1, source=Careless())}, eps=0.1)
     assert torch.equal(samples.x, before)
-    with refused("not-a-module"):
+    with refused("transfer-source-type"):
         Transfer(eps=0.1, source="runs/a")  # type: ignore[arg-type]
 
 

@@ -58,7 +58,7 @@ def test_msi_hg_mixes_the_bounds_into_the_loss_where_it_trains() -> None:
 def test_a_share_of_interval_bounds_has_limits(name: str) -> None:
     with refused("setting-value", setting="interval", value=1.5):
         build_method(name, eps=EPS, interval=1.5)
-    with refused("interval-norm", norm="l2"):
+    with refused("interval-loss-norm", norm="l2"):
         build_method(name, eps=EPS, interval=0.5, norm="l2")
 
 

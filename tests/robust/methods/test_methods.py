@@ -76,7 +76,7 @@ def test_the_ball_of_tables() -> None:
         ("yopo", {"stem_gradient": "x"}, "setting-value"),
         ("trades", {"beta": -1.0}, "setting-value"),
         ("ibp", {"interval": 1.5}, "setting-value"),
-        ("ibp", {"norm": "l2"}, "interval-norm"),
+        ("ibp", {"norm": "l2"}, "interval-loss-norm"),
         ("msi-hg", {"eps": 0.0}, "eps-zero"),
         ("msi-hg", {"tau": 0.0}, "setting-value"),
         ("msi-hg", {"noise": -0.1}, "setting-value"),

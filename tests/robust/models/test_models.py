@@ -141,7 +141,7 @@ def test_a_users_own_model(tmp_path: Path) -> None:
     model = build(own + "make", (3, 5), 4, seed=1)
     assert model(torch.rand(2, 3, 5)).shape == (2, 4)
     assert all(map(torch.equal, weights(model), weights(build(own + "make", (3, 5), 4, seed=1))))
-    with refused("not-a-module", name=own + "number"):
+    with refused("model-type", name=own + "number"):
         build(own + "number", (3, 5), 4)
     with refused("user-code-failed", name=own + "picky"):
         build(own + "picky", (3, 5), 4)

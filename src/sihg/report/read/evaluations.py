@@ -202,11 +202,7 @@ def read_predictions(evaluation: Evaluation) -> tuple[Labels, Labels] | None:
     label, predictions = found["label"].astype(np.int64), found["prediction"].astype(np.int64)
     shape = (len(attacks), len(label))
     if evaluation.attack not in attacks or predictions.shape != shape or not len(label) or min(label) < 0:
-        raise InputError(
-            f"{source} does not fit {evaluation.source.name}: evaluate the run again, or remove both files",
-            code="predictions-mismatch",
-            path=source,
-        )
+        raise InputError("predictions-mismatch", path=source, name=evaluation.source.name)
     prediction = predictions[attacks.index(evaluation.attack)]
     attacked = prediction >= 0
     return (label[attacked], prediction[attacked]) if attacked.any() else None
@@ -240,11 +236,7 @@ def read_gallery(source: Path, run: str) -> Gallery:
         if not len(label) == len(before) == len(after) or max(label, default=0) >= len(about.classes):
             raise ValueError("labels and classes do not fit")
     except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise InputError(
-            f"{source} is not a valid gallery ({error}): evaluate the run again, or remove the file",
-            code="gallery-invalid",
-            path=source,
-        ) from error
+        raise InputError("gallery-invalid", path=source, error=error) from error
     ball = f"{about.norm}, ε = {about.eps:.4g}"
     return Gallery(run, about.attack, about.checkpoint, ball, about.classes, label, before, after, clean, adversarial)
 
@@ -256,8 +248,4 @@ def _read_arrays(source: Path, names: Sequence[str]) -> dict[str, NDArray[np.gen
             return {name: file[name] for name in names if name in file}
     except Exception as error:  # a damaged archive can fail in many ways
         why = (str(error) or repr(error)).splitlines()[0]
-        raise InputError(
-            f"cannot read {source} ({why}): evaluate the run again, or remove the file",
-            code="arrays-unreadable",
-            path=source,
-        ) from error
+        raise InputError("arrays-unreadable", path=source, why=why) from error

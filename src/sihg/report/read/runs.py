@@ -136,17 +136,8 @@ def result_kind(folder: Path) -> str:
         return "evaluations"
     if not folder.is_dir():
         reason = "it is a file" if folder.exists() else "it does not exist"
-        raise InputError(
-            f"{folder} is not a folder ({reason}): give the folder of a training run, a solve or evaluations",
-            code="not-a-folder",
-            folder=folder,
-        )
-    raise InputError(
-        f"{folder} has no results (summary.json of a solve, config.toml of a run, or evaluation/*.json), and no folder "
-        "in it is a run: give a folder with results",
-        code="no-results",
-        folder=folder,
-    )
+        raise InputError("not-a-folder", folder=folder, reason=reason)
+    raise InputError("no-results", folder=folder)
 
 
 def folder_name(folder: Path) -> str:
@@ -180,11 +171,7 @@ def read_runs(folders: Sequence[Path]) -> list[TrainingRun]:
     for folder in folders:
         inside = run_folders(folder)
         if not inside and folder.is_dir():
-            raise InputError(
-                f"{folder} has no config.toml and no folder with one: give a folder that `sihg train --out` made",
-                code="no-runs",
-                folder=folder,
-            )
+            raise InputError("no-runs", folder=folder)
         found |= {Path(os.path.normpath(path.absolute())): path for path in inside or [folder]}
     times = Counter(folder_name(path) for path in found)
     same_name = [path for path in found if times[folder_name(path)] > 1]
@@ -265,7 +252,7 @@ def _read_warnings(source: Path) -> tuple[str, ...]:
 
 
 def _invalid_cell(source: Path, error: Exception) -> InputError:
-    return InputError(f"{source} has an invalid cell ({error}): correct it there", code="table-cell", path=source)
+    return InputError("table-cell", path=source, error=error)
 
 
 def _common_folder(paths: Sequence[Path]) -> Path | None:

@@ -147,8 +147,4 @@ def _field(source: Path) -> Field:
 
 
 def _damaged(source: Path, reason: str) -> InputError:
-    return InputError(
-        f"{source} is damaged ({reason}): run `sihg solve ... --out DIR` again and report on its DIR",
-        code="solve-damaged",
-        path=source,
-    )
+    return InputError("solve-damaged", path=source, reason=reason)

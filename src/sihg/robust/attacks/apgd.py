@@ -31,10 +31,8 @@ class APGD(Attack):
         steps: Steps of a run.
         restarts: Runs per target, the first included.
         targets: The likeliest wrong classes that `dlr-t` aims at, one after the other.
-
     Raises:
         InputError: If a setting is out of range.
-
     Example:
         >>> attack = APGD(eps=0.1, steps=10)
         >>> attack(torch.nn.Linear(2, 3), torch.zeros(1, 2), torch.tensor([0])).shape

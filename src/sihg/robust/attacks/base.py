@@ -22,10 +22,8 @@ class Attack(ABC):
         eps: The radius of the ball, a number or text such as "8/255".
         norm: linf or l2.
         bounds: The lowest and the highest value of x + delta, numbers or tensors, or None for no bounds.
-
     Raises:
         InputError: If there is no such ball.
-
     Example:
         >>> @dataclass(frozen=True, kw_only=True, eq=False)
         ... class Darker(Attack):
@@ -81,9 +79,4 @@ def check_counts(**counts: int) -> None:
     """Raise InputError unless every number is an integer >= 1."""
     for name, value in counts.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(
-                f"{name} must be an integer >= 1, got {value!r}: give 1 or more",
-                code="count-range",
-                setting=name,
-                value=value,
-            )
+            raise InputError("count-range", setting=name, value=value)

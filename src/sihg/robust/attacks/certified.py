@@ -24,10 +24,8 @@ class Certified(Attack):
         eps: The radius of the ball.
         norm: linf.
         bounds: The lowest and the highest value of x + delta, or None.
-
     Raises:
         InputError: If the norm is not linf ("interval-norm").
-
     Example:
         >>> Certified(eps=0.1).run(nn.Linear(2, 3), torch.zeros(1, 2), torch.tensor([0])).forwards
         2
@@ -39,11 +37,7 @@ class Certified(Attack):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.norm != "linf":
-            raise InputError(
-                f"interval bounds are for linf, got {self.norm}: leave certified out",
-                code="interval-norm",
-                norm=self.norm,
-            )
+            raise InputError("interval-norm", norm=self.norm)
 
     def check(self, model: nn.Module, x: Tensor) -> None:
         """Raise InputError unless every layer has interval bounds."""

@@ -37,10 +37,8 @@ class FAB(Attack):
         steps: The iterations T of a run.
         restarts: The runs R per target, the first included.
         targets: The likeliest wrong classes to aim at, one after the other.
-
     Raises:
         InputError: If a setting is out of range.
-
     Example:
         >>> attack = FAB(eps=0.1, steps=10)
         >>> attack(torch.nn.Linear(2, 3), torch.zeros(1, 2), torch.tensor([0])).shape

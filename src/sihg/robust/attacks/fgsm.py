@@ -15,10 +15,8 @@ def FGSM(  # noqa: N802
         norm: linf or l2.
         bounds: The lowest and the highest value of x + delta, or None.
         last_iterate: Count the end of the step only.
-
     Returns:
         The attack.
-
     Example:
         >>> FGSM(eps=0.1).steps
         1

@@ -53,39 +53,23 @@ def rows_per_chunk(shape: Sequence[int]) -> int:
 def check_module(model: object) -> None:
     """Raise InputError unless the model is a torch.nn.Module, which has a mode, a state and a device."""
     if not isinstance(model, nn.Module):
-        raise InputError(
-            f"the model is a {type(model).__name__}: give a torch.nn.Module, with your function in its forward",
-            code="not-a-module",
-        )
+        raise InputError("not-a-module", type=type(model).__name__)
 
 
 def check_batch(x: Tensor, y: Tensor, numbers: Tensor) -> None:
     """Raise InputError unless x is finite floats (n, ...) and y is n labels; rows are named by their numbers."""
     if x.dim() < 2 or not math.prod(x.shape[1:]):
-        raise InputError(
-            f"x has shape {tuple(x.shape)}: give a batch, (n, ...), of at least one feature",
-            code="batch-shape",
-            shape=tuple(x.shape),
-        )
+        raise InputError("batch-shape", shape=tuple(x.shape))
     if not x.is_floating_point():
-        raise InputError(f"x is {x.dtype}, attacks need floats: give images as x / 255", code="batch-type")
+        raise InputError("batch-type", dtype=x.dtype)
     if y.shape != x.shape[:1] or y.is_floating_point() or y.dtype == torch.bool:
-        raise InputError(
-            f"y has shape {tuple(y.shape)} and type {y.dtype}: give one class number per row of x, {len(x)} in all",
-            code="labels",
-        )
+        raise InputError("labels", shape=tuple(y.shape), dtype=y.dtype, count=len(x))
     if numbers.shape != x.shape[:1]:
-        raise InputError(
-            f"numbers has shape {tuple(numbers.shape)}: give one per row of x, {len(x)} in all", code="row-numbers"
-        )
+        raise InputError("row-numbers", shape=tuple(numbers.shape), count=len(x))
     y = y.long()
     if bool((y < 0).any()):
         row = int((y < 0).nonzero()[0])
-        raise InputError(
-            f"row {int(numbers[row])} of y is {int(y[row])}: labels are integers from 0 on",
-            code="label-range",
-            row=int(numbers[row]),
-        )
+        raise InputError("label-range", row=int(numbers[row]), y=int(y[row]))
     if not bool(torch.isfinite(x).all()):
         row = int(numbers[int((~torch.isfinite(x.flatten(1)).all(1)).nonzero()[0])])
-        raise InputError(f"row {row} of x is NaN or infinite: clean the data", code="samples-not-finite", row=row)
+        raise InputError("samples-not-finite", row=row)

@@ -13,7 +13,6 @@ class Natural(Attack):
 
     Args:
         eps: Ignored, as are norm and bounds.
-
     Example:
         >>> import torch
         >>> Natural().run(torch.nn.Linear(2, 3), torch.zeros(1, 2), torch.tensor([0])).forwards

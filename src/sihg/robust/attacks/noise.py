@@ -16,7 +16,6 @@ class Noise(Attack):
 
     Args:
         draws: Points of each kind.
-
     Example:
         >>> noise = Noise(eps=0.1, draws=5)
         >>> noise(torch.nn.Linear(2, 3), torch.zeros(1, 2), torch.tensor([0])).shape

@@ -26,10 +26,8 @@ class PGD(Attack):
         step_size: The length of a step (default: 2.5 eps / steps).
         last_iterate: Count the end of a run only, the classical rule.
         random_start: Begin at a random point of the ball, else at x.
-
     Raises:
         InputError: If a setting is out of range.
-
     Example:
         >>> attack = PGD(eps="8/255", steps=10)
         >>> attack(torch.nn.Linear(2, 3), torch.zeros(1, 2), torch.tensor([0])).shape
@@ -46,11 +44,7 @@ class PGD(Attack):
         super().__post_init__()
         check_counts(steps=self.steps, restarts=self.restarts)
         if self.step_size is not None and not 0 < self.step_size < float("inf"):
-            raise InputError(
-                f"step_size must be finite and > 0, got {self.step_size}: leave it out for 2.5 eps / steps",
-                code="step-size-range",
-                step_size=self.step_size,
-            )
+            raise InputError("pgd-step-size-range", step_size=self.step_size)
 
     def search(self, search: Search, seed: int) -> None:
         """Run R times, each on the rows that are not broken yet."""

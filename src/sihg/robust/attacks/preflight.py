@@ -41,36 +41,18 @@ def check_model(model: nn.Module, samples: Samples) -> None:
     except Exception as error:
         raise _refused_samples(model, samples, x, error) from error
     if not x.is_inference() and x._version:  # the version counts changes in place
-        raise InputError(
-            "the model changes its input in place: write x = x - 0.5 instead of x -= 0.5 in its forward",
-            code="model-changes-input",
-        )
+        raise InputError("model-changes-input")
     shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
     name, classes = samples.name, len(samples.classes)
     if not isinstance(out, Tensor) or out.dim() != 2 or len(out) != 1:
-        raise InputError(
-            f"the model must return (n, {classes}) for n samples of {name}, got shape {shape} for one: look at it",
-            code="output-shape",
-            name=name,
-            classes=classes,
-            shape=shape,
-        )
+        raise InputError("output-shape", name=name, classes=classes, shape=shape)
     dtype, outputs = out.dtype, out.shape[1]
     if not out.is_floating_point():
-        raise InputError(f"the model returns {dtype}: it must return float logits", code="logits-dtype", dtype=dtype)
+        raise InputError("logits-dtype", dtype=dtype)
     if outputs < classes:
         row = int(samples.y.argmax())
         label = int(samples.y[row])
-        raise InputError(
-            f"{name} has {classes} classes (the label of row {row} is {label}), the model has {outputs} outputs: "
-            "labels count from 0, check both",
-            code="too-few-outputs",
-            name=name,
-            classes=classes,
-            row=row,
-            label=label,
-            outputs=outputs,
-        )
+        raise InputError("too-few-outputs", name=name, classes=classes, row=row, label=label, outputs=outputs)
 
 
 def _refused_samples(model: nn.Module, samples: Samples, x: Tensor, error: Exception) -> InputError:
@@ -78,14 +60,7 @@ def _refused_samples(model: nn.Module, samples: Samples, x: Tensor, error: Excep
     half = next((value.dtype for value in model.parameters() if value.dtype in HALF_PRECISION), None)
     remedy = "give it data of its size and type" if half is None else f"it is {half}, use model.float()"
     shape, dtype = samples.shape, x.dtype
-    return InputError(
-        f"the model does not take samples of shape {shape} and type {dtype} ({why}): {remedy}",
-        code="model-refuses-samples",
-        shape=shape,
-        dtype=dtype,
-        why=why,
-        remedy=remedy,
-    )
+    return InputError("model-refuses-samples", shape=shape, dtype=dtype, why=why, remedy=remedy)
 
 
 def check_device(name: str) -> str:
@@ -94,7 +69,5 @@ def check_device(name: str) -> str:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
         why = str(error).splitlines()[0]
-        raise InputError(
-            f"device {name!r} cannot be used here ({why}): choose cpu", code="device-unavailable", name=name, why=why
-        ) from error
+        raise InputError("device-unavailable", name=name, why=why) from error
     return name

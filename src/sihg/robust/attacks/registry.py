@@ -70,13 +70,10 @@ def build_attack(
         ball: Where the attack may search.
         last_iterate: For PGD and FGSM: count the end of a run only.
         source: Loads the model that `transfer:RUN` names.
-
     Returns:
         The attack.
-
     Raises:
         InputError: If there is no such attack, or it is not for such a ball.
-
     Example:
         >>> from sihg.robust.threat import Ball
         >>> build_attack("pgd-50-10", Ball(0.1)).restarts
@@ -85,10 +82,7 @@ def build_attack(
     within: dict[str, Any] = {"eps": ball.eps, "norm": ball.norm, "bounds": ball.bounds}
     if name.startswith("transfer:"):
         if source is None:
-            raise InputError(
-                f"{name} is for evaluations of runs: from Python give Transfer(eps=..., source=model)",
-                code="transfer-source",
-            )
+            raise InputError("transfer-source", name=name)
         return _find("transfer", "Transfer")(**within, source=source(name.removeprefix("transfer:")))
     if ":" in name:
         return _build_users_attack(name, within)
@@ -114,12 +108,7 @@ def _build_users_attack(name: str, within: dict[str, Any]) -> "Attack":
         return _find("user_function", "FunctionAttack")(**within, function=function, name=name, sha256=digest)
     attack = call_user_code("attack", name, found, **within)
     if not isinstance(attack, Attack):
-        raise InputError(
-            f"attack {name!r} is a class that does not derive from sihg.robust.attacks.Attack: derive it, or write a "
-            "function (model, x, y) -> x_adv",
-            code="not-an-attack",
-            name=name,
-        )
+        raise InputError("not-an-attack", name=name)
     return attack
 
 

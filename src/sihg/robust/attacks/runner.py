@@ -86,7 +86,6 @@ def attack_parts(
         plans: For each name the attacks to run, each on the samples that those before did not break.
         seed: The seed of the attacks' draws.
         known: Outcomes of an interrupted run by key: attacks go on where they were.
-
     Yields:
         For each attack a part without samples, then its parts. The outcome is the same object each time.
     """
@@ -123,12 +122,7 @@ def _attack(
         except RuntimeError as error:
             if not is_missing_gradient(error):
                 raise
-            raise InputError(
-                f"{key} needs the gradient in the input, and the model gives none: take no_grad and detach out of its "
-                "forward, or attack it with square",
-                code="no-input-gradient",
-                attack=key,
-            ) from error
+            raise InputError("no-input-gradient", attack=key) from error
         check_points(key, attack.ball, x, verdict.x_adv, numbers)
         outcome.add(numbers, verdict, time.perf_counter() - begin)
         outcome.remark = attack.remark(verdict.classes)

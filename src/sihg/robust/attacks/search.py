@@ -30,7 +30,6 @@ class Verdict:
         passes: Forward-backward passes, summed over rows.
         forwards: Forward passes without a backward pass, summed over rows.
         classes: Outputs of the model.
-
     Example:
         >>> from sihg.robust.attacks import Natural
         >>> Natural().run(nn.Identity(), torch.tensor([[0.0, 1.0]]), torch.tensor([0])).broken
@@ -90,7 +89,6 @@ class Search:
     Args:
         model: The model under attack.
         rows: The samples, with the perturbations that are allowed.
-
     Example:
         >>> x, y, row = torch.tensor([[0.0, 1.0]]), torch.tensor([0]), torch.tensor([0])
         >>> search = Search(nn.Identity(), Rows(x, y, Ball(0.1).around(x), row, row))
@@ -134,12 +132,7 @@ class Search:
         g = g.contiguous() if 0 in g.stride() else g  # an expanded gradient could not be changed in place
         if not math.isfinite(float(g.sum())) and not bool(torch.isfinite(g).all()):  # the sum is the cheaper test
             row = int(rows.number[_first_row(~torch.isfinite(g))])
-            raise NotFiniteError(
-                f"the model's gradient at row {row} is NaN or infinite: look for a root, a logarithm or a norm of zero "
-                "in its forward",
-                code="gradient-not-finite",
-                row=row,
-            )
+            raise NotFiniteError("input-gradient-not-finite", row=row)
         return logits.detach(), losses.detach().to(g), g
 
     def record(self, rows: Rows, point: Tensor, logits: Tensor) -> None:
@@ -170,29 +163,15 @@ def check_logits(logits: Tensor, rows: Rows) -> Tensor:
     """Return the logits; raise InputError unless they are finite floats (n, classes) with one for every label."""
     if not isinstance(logits, Tensor) or not logits.is_floating_point():
         what = logits.dtype if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
-        raise InputError(
-            f"the model returns {what}: it must return logits, floats of shape (n, classes)", code="logits-dtype"
-        )
+        raise InputError("logits-type", what=what)
     values, y = logits.detach(), rows.y
     if values.dim() != 2 or len(values) != len(y):
-        raise InputError(
-            f"the model returns shape {tuple(values.shape)} for {len(y)} samples: it must return (n, classes)",
-            code="logits-shape",
-            shape=tuple(values.shape),
-        )
+        raise InputError("logits-shape", shape=tuple(values.shape), count=len(y))
     if not bool(torch.isfinite(values).all()):
-        raise NotFiniteError(
-            "the model's logits are NaN or infinite: look at its weights and at the scale of its input",
-            code="logits-not-finite",
-        )
+        raise NotFiniteError("logits-not-finite")
     if int(y.max()) >= values.shape[1]:
         row = int((y >= values.shape[1]).nonzero()[0])
-        raise InputError(
-            f"row {int(rows.number[row])} of y is {int(y[row])}, but the model has {values.shape[1]} outputs: "
-            "labels count from 0",
-            code="label-range",
-            row=int(rows.number[row]),
-        )
+        raise InputError("label-beyond-outputs", row=int(rows.number[row]), y=int(y[row]), shape=values.shape[1])
     return logits
 
 
@@ -200,28 +179,17 @@ def check_points(name: str, ball: Ball, x: Tensor, x_adv: Tensor, numbers: Tenso
     """Raise InputError for points of an attack that are not finite, or outside the ball or the bounds."""
     if not bool(torch.isfinite(x_adv).all()):
         row = int(numbers[_first_row(~torch.isfinite(x_adv))])
-        raise InputError(
-            f"{name} returns NaN or infinity for row {row}: correct the attack", code="points-not-finite", row=row
-        )
+        raise InputError("points-not-finite", row=row, name=name)
     order = math.inf if ball.norm == "linf" else 2
     far = torch.linalg.vector_norm((x_adv - x).flatten(1), ord=order, dim=1)
     sizes = torch.linalg.vector_norm(x.flatten(1), ord=order, dim=1)
     over = far - ball.eps * (1 + SLACK) - 8 * torch.finfo(x.dtype).eps * sizes
     if len(x) and float(over.max()) > 0:
         row = int(over.argmax())
-        raise InputError(
-            f"{name} returns a point {float(far[row]):g} from row {int(numbers[row])}, more than eps {ball.eps:g}: "
-            "correct the attack, or give its eps",
-            code="points-outside-ball",
-            row=int(numbers[row]),
-        )
+        raise InputError("points-outside-ball", row=int(numbers[row]), name=name, far=float(far[row]), eps=ball.eps)
     if not torch.equal(ball.clip(x_adv), x_adv):
         row = int(numbers[_first_row(ball.clip(x_adv) != x_adv)])
-        raise InputError(
-            f"{name} returns a point outside the bounds for row {row}: correct the attack, or give its bounds",
-            code="points-outside-bounds",
-            row=row,
-        )
+        raise InputError("points-outside-bounds", row=row, name=name)
 
 
 def _first_row(mask: Tensor) -> int:

@@ -35,10 +35,8 @@ class Square(Attack):
         queries: Forward passes of a run, the start included.
         restarts: Runs, the first included.
         p_init: The share of the sample that the first windows cover; it shrinks as the queries go on.
-
     Raises:
         InputError: If a setting is out of range.
-
     Example:
         >>> attack = Square(eps=0.1, queries=20)
         >>> attack(torch.nn.Linear(2, 3), torch.zeros(1, 2), torch.tensor([0])).shape
@@ -53,11 +51,7 @@ class Square(Attack):
         super().__post_init__()
         check_counts(queries=self.queries, restarts=self.restarts)
         if not 0 < self.p_init <= 1:
-            raise InputError(
-                f"p_init must be > 0 and <= 1, got {self.p_init}: it is the share of the sample that changes at first",
-                code="p-init-range",
-                p_init=self.p_init,
-            )
+            raise InputError("p-init-range", p_init=self.p_init)
 
     def search(self, search: Search, seed: int) -> None:
         """Run R times, each on the rows that are not broken yet."""

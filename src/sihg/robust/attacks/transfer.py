@@ -19,10 +19,8 @@ class Transfer(Attack):
     Args:
         source: The other model, for the same samples.
         steps: Steps of PGD.
-
     Raises:
         InputError: If the source is not a module ("not-a-module").
-
     Example:
         >>> attack = Transfer(eps=0.1, source=nn.Linear(2, 3))
         >>> attack(nn.Linear(2, 3), torch.zeros(1, 2), torch.tensor([0])).shape
@@ -36,10 +34,7 @@ class Transfer(Attack):
         super().__post_init__()
         check_counts(steps=self.steps)
         if not isinstance(self.source, nn.Module):
-            raise InputError(
-                f"the source of a transfer is a {type(self.source).__name__}: give a torch.nn.Module",
-                code="not-a-module",
-            )
+            raise InputError("transfer-source-type", type=type(self.source).__name__)
 
     def check(self, model: nn.Module, x: Tensor) -> None:  # noqa: ARG002
         """Raise InputError if the source does not take the samples."""
@@ -48,12 +43,7 @@ class Transfer(Attack):
                 self.source(x.clone())
         except Exception as error:
             why = (str(error) or repr(error)).splitlines()[0]
-            raise InputError(
-                f"the source of a transfer does not take samples of shape {tuple(x.shape[1:])} ({why}): give a model "
-                "that was trained on such samples",
-                code="transfer-shape",
-                shape=tuple(x.shape[1:]),
-            ) from error
+            raise InputError("transfer-shape", shape=tuple(x.shape[1:]), why=why) from error
 
     def search(self, search: Search, seed: int) -> None:
         """Attack the source to the end, whether or not it breaks on the way, and record the points."""

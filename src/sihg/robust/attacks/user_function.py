@@ -20,7 +20,6 @@ class FunctionAttack(Attack):
         function: It may use torch's global generator, which is seeded for each call.
         name: What errors call it.
         sha256: Of the file of the function, if known; an evaluation can be resumed while it stays the same.
-
     Example:
         >>> darker = FunctionAttack(eps=0.1, function=lambda model, x, y: (x - 0.1).clamp(min=0))
         >>> darker(nn.Linear(2, 3), torch.full((1, 2), 0.5), torch.tensor([0])).tolist()
@@ -40,11 +39,7 @@ class FunctionAttack(Attack):
             point = self.function(search.model, rows.x.clone(), rows.y.clone())
         if not isinstance(point, Tensor) or point.shape != rows.x.shape:
             found = tuple(point.shape) if isinstance(point, Tensor) else type(point).__name__
-            raise InputError(
-                f"{self.name} returns {found} for samples of shape {tuple(rows.x.shape)}: return x_adv, like x",
-                code="points-shape",
-                attack=self.name,
-            )
+            raise InputError("points-shape", attack=self.name, found=found, shape=tuple(rows.x.shape))
         point = point.detach().to(rows.x)
         check_points(self.name, self.ball, rows.x, point, rows.number)
         search.record(rows, point, search.compute_logits(rows, point))

@@ -59,9 +59,7 @@ class Augment:
 
     def __post_init__(self) -> None:
         if self.crop < 0:
-            raise InputError(
-                f"crop must be >= 0 pixels, got {self.crop}: 0 shifts nothing", code="crop-range", crop=self.crop
-            )
+            raise InputError("crop-range", crop=self.crop)
 
     def draw(self, n: int, generator: torch.Generator) -> Move:
         """Draw a move for each of n images."""
@@ -72,12 +70,7 @@ class Augment:
     def check(self, shape: tuple[int, ...]) -> None:
         """Raise InputError unless samples are images that can be flipped and cropped."""
         if len(shape) != 3 or min(shape[1:]) <= self.crop:
-            raise InputError(
-                f"augmentation moves images of shape (channels, height, width) by up to {self.crop} pixels, but "
-                f"samples have shape {shape}: switch it off (flip false, crop 0)",
-                code="augment-shape",
-                shape=shape,
-            )
+            raise InputError("augment-shape", shape=shape, crop=self.crop)
 
 
 def _inside(place: Tensor, size: int) -> Tensor:

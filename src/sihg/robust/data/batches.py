@@ -31,10 +31,8 @@ class Batch:
         seed: Decides all draws.
         moves: The augmentation of the global batch.
         first: The row of the global batch where these begin, when gradients are accumulated.
-
     Raises:
         InputError: Unless x, y and index have the same number of rows, at least one ("batch-rows").
-
     Example:
         >>> batch = Batch(torch.zeros(4, 2), torch.zeros(4), torch.arange(4), epoch=0)
         >>> [len(part.x) for part in batch.parts(3)]
@@ -55,11 +53,7 @@ class Batch:
     def __post_init__(self) -> None:
         rows = (len(self.x), len(self.y), len(self.index))
         if len(set(rows)) > 1 or not rows[0]:
-            raise InputError(
-                f"x, y and index have {rows} rows: give all three the same number, at least 1",
-                code="batch-rows",
-                rows=rows,
-            )
+            raise InputError("batch-rows", rows=rows)
         if self.time < 0:
             object.__setattr__(self, "time", float(self.epoch))
         if self.size == 0:
@@ -112,13 +106,10 @@ def batches(
         epochs: Epochs to yield.
         augment: Random flips and crops, or None.
         device: Where the batches go.
-
     Yields:
         The batches.
-
     Raises:
         InputError: If the data or the size cannot be used.
-
     Example:
         >>> [len(batch.x) for batch in batches((torch.zeros(5, 2), [0, 1, 0, 1, 0]), size=2)]
         [2, 2, 1]
@@ -139,13 +130,9 @@ def steps_per_epoch(n: int, size: int) -> int:
 def check_batch_size(size: int, n: int) -> None:
     """Raise InputError unless there is at least one batch."""
     if size < 1:
-        raise InputError(
-            f"the batch size must be at least 1, got {size}: 50 is common for small data",
-            code="batch-size-range",
-            batch_size=size,
-        )
+        raise InputError("batch-size-range", batch_size=size)
     if n < 1:
-        raise InputError("the data set is empty: give at least one sample", code="no-samples")
+        raise InputError("no-samples")
 
 
 def epoch_batches(

@@ -47,11 +47,7 @@ def _wanted(source: Source, folder: Path) -> list[Published]:
         if verdict.state == "damaged":
             place = pieces[0][1].path
             if place not in {file.path for file in source.published}:
-                raise InputError(
-                    f"{verdict}: delete it, then `sihg data get {source.name}` downloads the published file",
-                    code="data-damaged",
-                    path=str(path),
-                )
+                raise InputError("data-damaged", path=str(path), verdict=verdict, name=source.name)
             paths.add(place)
     return [file for file in source.published if file.path in paths]
 
@@ -62,15 +58,9 @@ def _make_room(files: list[Published], folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(folder).free
     except OSError as error:
-        raise InputError(
-            f"cannot write to {folder} ({error.strerror or error}): choose another folder",
-            code="data-folder-unwritable",
-        ) from error
+        raise InputError("data-folder-unwritable", folder=folder, reason=error.strerror or error) from error
     if files and needed + SPARE_BYTES > free:
-        raise InputError(
-            f"{needed / 1e6:.0f} MB are needed in {folder}, {free / 1e6:.0f} MB are free: free some, or choose another",
-            code="disk-full",
-        )
+        raise InputError("disk-full", needed=needed / 1000000.0, folder=folder, free=free / 1000000.0)
 
 
 def _fetch_file(file: Published, folder: Path, source: Source, progress: Progress) -> Path:
@@ -88,16 +78,16 @@ def _fetch_file(file: Published, folder: Path, source: Source, progress: Progres
                 _part(target).replace(target)
                 return target
     except OSError as error:
-        raise InputError(
-            f"cannot write {target} ({error.strerror or error}): free the place or choose another folder",
-            code="data-folder-unwritable",
-        ) from error
+        raise InputError("data-file-unwritable", target=target, reason=error.strerror or error) from error
     names = ", ".join(Path(other.path).name for other in source.published)
     raise InputError(
-        f"no mirror gave {target.name} ({'; '.join(reasons)}): "
-        f"no network? put the files into {target.parent} yourself: {names}, from {file.urls[0].rpartition('/')[0]}/",
-        code="download-failed",
+        "download-failed",
         name=source.name,
+        file=target.name,
+        reasons="; ".join(reasons),
+        folder=target.parent,
+        files=names,
+        source=file.urls[0].rpartition("/")[0],
     )
 
 

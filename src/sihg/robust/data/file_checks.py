@@ -66,9 +66,7 @@ def read_checked(source: Source, path: Path, pieces: Sequence[Piece], folder: Pa
     """Read pieces of one file; raise InputError if it is damaged, warn if it is unknown."""
     verdict, arrays = examine(source, path, pieces, folder)
     if verdict.state == "damaged":
-        raise InputError(
-            f"{verdict}: delete it, then `sihg data get {source.name}`", code="data-damaged", path=str(path)
-        )
+        raise InputError("data-damaged", path=str(path), verdict=verdict, name=source.name)
     if verdict.state == "unknown":
         warnings.warn(f"{verdict}: used as it is", DataWarning, stacklevel=4)
     return arrays
@@ -90,9 +88,7 @@ def examine(
             return Verdict(path, known["state"], expected, known["md5"]), arrays
         verdict = Verdict(path, "ok", expected, md5(path))
     except OSError as error:
-        raise InputError(
-            f"cannot read {path} ({error.strerror or error}): make it readable", code="data-unreadable", path=str(path)
-        ) from error
+        raise InputError("data-unreadable", path=str(path), reason=error.strerror or error) from error
     if verdict.found != expected:
         verdict = _by_content(verdict, pieces, arrays)
     if verdict.state != "damaged":

@@ -23,9 +23,7 @@ def load(path: Path) -> tuple[Samples, Samples]:
     some are grey and some are not, all get three channels. Hidden files are skipped.
     """
     if not path.is_dir():
-        raise InputError(
-            f"no folder {path}: give a folder with one sub-folder per class", code="no-image-folder", path=str(path)
-        )
+        raise InputError("no-image-folder", path=str(path))
     name = f"folder:{path}"
     if not ((path / "train").is_dir() and (path / "test").is_dir()):
         classes = _folders(path)
@@ -35,11 +33,7 @@ def load(path: Path) -> tuple[Samples, Samples]:
         return train, test
     classes = _folders(path / "train")
     if new := [other for other in _folders(path / "test") if other not in classes]:
-        raise InputError(
-            f"{path / 'test' / new[0]} is a class that {path / 'train'} does not have: add or rename it",
-            code="class-without-samples",
-            label=new[0],
-        )
+        raise InputError("class-without-samples", label=new[0], new=path / "test" / new[0], path=path / "train")
     files = _files(path / "train", classes)
     whole = _samples(files + _files(path / "test", classes), classes, name)  # read together, so that they are alike
     train, test = whole.take(slice(len(files))), whole.take(slice(len(files), None))
@@ -50,10 +44,7 @@ def load(path: Path) -> tuple[Samples, Samples]:
 def _folders(path: Path) -> list[str]:
     found = sorted(entry.name for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     if not found:
-        raise InputError(
-            f"{path} has no sub-folders: put the images of each class into a folder of its own",
-            code="no-class-folders",
-        )
+        raise InputError("no-class-folders", path=path)
     return found
 
 
@@ -71,9 +62,7 @@ def _files(path: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
         named = ", ".join(str(other) for other in others[:MAX_NAMED]) + (" ..." if len(others) > MAX_NAMED else "")
         warnings.warn(f"{path}: skipped {len(others)} files that are not images: {named}", DataWarning, stacklevel=4)
     if not found:
-        raise InputError(
-            f"{path} has no images in its sub-folders: put some there ({', '.join(ENDINGS)})", code="no-images"
-        )
+        raise InputError("no-images", path=path, names=", ".join(ENDINGS))
     return found
 
 
@@ -88,10 +77,13 @@ def _samples(files: Sequence[tuple[Path, int]], classes: Sequence[str], name: st
         if images and image.shape[1:] != images[0].shape[1:]:
             height, width = image.shape[1:]
             raise InputError(
-                f"{path} has {height}x{width} pixels, {files[0][0]} has {images[0].shape[1]}x{images[0].shape[2]}: "
-                "bring all images to one size",
-                code="image-size",
+                "image-size",
                 path=str(path),
+                height=height,
+                width=width,
+                files=files[0][0],
+                wanted_height=images[0].shape[1],
+                wanted_width=images[0].shape[2],
             )
         images.append(image)
     channels = max(len(image) for image in images)
@@ -104,11 +96,7 @@ def _image(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
         with Image.open(path) as image:
             return as_pixels(image)
     except InputError as error:
-        raise InputError(f"{path}: {error}", code="image-bits", path=str(path)) from None
+        raise error.within(path) from None
     except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as error:
         reason = str(error).replace(str(path), "it")
-        raise InputError(
-            f"{path} cannot be read as an image ({reason}): replace or remove it",
-            code="image-unreadable",
-            path=str(path),
-        ) from error
+        raise InputError("image-unreadable", path=str(path), reason=reason) from error

@@ -107,9 +107,4 @@ def missing_error(source: Source, folder: Path, missing: Sequence[Part]) -> Inpu
     """Make the error that names the missing parts, the folders searched, and how to get them."""
     names = ", ".join(part.name for part in missing)
     places = dict.fromkeys(str(Path(place.path).parent) for part in missing for place in part.places)
-    return InputError(
-        f"{source.name}: no {names} in {folder} (looked in {', '.join(places)}): "
-        f"`sihg data get {source.name}`, or set SIHG_DATA to the folder that has it",
-        code="data-missing",
-        name=source.name,
-    )
+    return InputError("data-missing", name=source.name, names=names, folder=folder, places=", ".join(places))

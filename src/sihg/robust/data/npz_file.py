@@ -38,19 +38,15 @@ def _read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
         with path.open("rb") as handle:
             file = np.load(handle, allow_pickle=False)
             if not isinstance(file, np.lib.npyio.NpzFile):
-                raise InputError(
-                    f"{path} holds one array, not x and y: save it with numpy.savez(path, x=x, y=y)", code="npz-arrays"
-                )
+                raise InputError("npz-single-array", path=path)
             with file:
                 arrays = {name: file[name] for name in file.files}
     except FileNotFoundError:
-        raise InputError(f"no file {path}: give the path of an .npz file", code="no-npz-file") from None
+        raise InputError("no-npz-file", path=path) from None
     except InputError:
         raise
     except (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
-        raise InputError(
-            f"{path} cannot be read as .npz ({error}): save it again with numpy.savez", code="npz-unreadable"
-        ) from error
+        raise InputError("npz-unreadable", path=path, error=error) from error
     return {name.replace("_train", ""): array for name, array in arrays.items()}
 
 
@@ -65,9 +61,7 @@ def _samples(
     """Convert two arrays to samples; `classes` are those of the training samples, None for the training samples."""
     for key in (x, y):
         if key not in arrays:
-            raise InputError(
-                f"{path} has no array {key} but {', '.join(arrays) or 'nothing'}: add it", code="npz-arrays", array=key
-            )
+            raise InputError("npz-arrays", array=key, path=path, names=", ".join(arrays) or "nothing")
     labels = arrays[y]
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
@@ -86,12 +80,7 @@ def _check_labels(labels: NDArray[Any], classes: int, y: str, path: Path) -> Non
     if len(beyond):
         row = int(beyond[0])
         raise InputError(
-            f"{path}: row {row} of {y} has the label {labels[row]}, but y has {classes} different labels, so they must "
-            f"be 0 to {classes - 1}: correct it, or number the classes from 0 without gaps and give y some of each",
-            code="label-range",
-            array=y,
-            row=row,
-            classes=classes,
+            "npz-label-range", array=y, row=row, classes=classes, path=path, labels=labels[row], last=classes - 1
         )
 
 

@@ -31,7 +31,6 @@ def overview(data_dir: str | Path | None = None) -> list[DataSetStatus]:
 
     Args:
         data_dir: The folder of the data files (default: $SIHG_DATA, else the cache folder).
-
     Returns:
         The status of each data set.
     """

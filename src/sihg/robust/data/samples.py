@@ -26,7 +26,6 @@ class Samples:
         y: The labels, (n,) int64, from 0 to len(classes) - 1.
         classes: The names of the classes.
         name: What messages call the set.
-
     Example:
         >>> samples = as_samples((torch.zeros(3, 2), [0, 1, 1]))
         >>> len(samples), samples.shape, samples.classes
@@ -63,13 +62,10 @@ def as_samples(data: object, *, classes: Sequence[str] | None = None, name: str 
         data: Samples, a torch Dataset of pairs (x, y), or a pair (x, y) of tensors or arrays.
         classes: The names of the classes (default: the data set's own `classes`, else the labels).
         name: What messages call the set.
-
     Returns:
         The samples.
-
     Raises:
         InputError: If a row cannot be used; the message names it.
-
     Example:
         >>> as_samples((torch.tensor([[0], [255]], dtype=torch.uint8), [0, 1])).floats().tolist()
         [[0.0], [1.0]]
@@ -83,10 +79,7 @@ def as_samples(data: object, *, classes: Sequence[str] | None = None, name: str 
         return _checked(*_stack_items(data), own if classes is None else classes, name)
     if isinstance(data, tuple | list) and len(data) == 2:
         return _checked(_as_tensor(data[0], "x"), _as_tensor(data[1], "y"), classes, name)
-    raise InputError(
-        f"a {type(data).__name__} is not a data set: give Samples, a torch Dataset of pairs (x, y), or a pair (x, y)",
-        code="not-a-data-set",
-    )
+    raise InputError("not-a-data-set", type=type(data).__name__)
 
 
 def stratified_split(samples: Samples, n: int, seed: int = 0) -> tuple[Samples, Samples]:
@@ -96,24 +89,17 @@ def stratified_split(samples: Samples, n: int, seed: int = 0) -> tuple[Samples, 
         samples: The samples to split.
         n: How many to split off.
         seed: Decides which.
-
     Returns:
         The other samples and the `n` samples, both in their old order.
-
     Raises:
         InputError: Unless 0 < n < len(samples) ("split-range").
-
     Example:
         >>> rest, held_out = stratified_split(as_samples((torch.zeros(6, 2), [0, 0, 0, 0, 1, 1])), 3)
         >>> held_out.y.tolist()
         [0, 0, 1]
     """
     if not 0 < n < len(samples):
-        raise InputError(
-            f"cannot hold out {n} of the {len(samples)} samples of {samples.name}: give more samples",
-            code="split-range",
-            n=n,
-        )
+        raise InputError("split-range", n=n, count=len(samples), name=samples.name)
     chosen = torch.zeros(len(samples), dtype=torch.bool)
     chosen[stratified_rows(samples, n, seed)] = True
     return samples.take((~chosen).nonzero().flatten()), samples.take(chosen.nonzero().flatten())
@@ -126,13 +112,10 @@ def stratified_subset(samples: Samples, n: int | None, seed: int = 0) -> Samples
         samples: The samples to choose from.
         n: How many to take; None takes all.
         seed: Decides which.
-
     Returns:
         The chosen samples, in their old order.
-
     Raises:
         InputError: Unless 0 < n <= len(samples) ("samples-range").
-
     Example:
         >>> stratified_subset(as_samples((torch.zeros(6, 2), [0, 0, 0, 0, 1, 1])), 3).y.tolist()
         [0, 0, 1]
@@ -140,12 +123,7 @@ def stratified_subset(samples: Samples, n: int | None, seed: int = 0) -> Samples
     if n is None or n == len(samples):
         return samples
     if n != int(n) or not 0 < n < len(samples):
-        raise InputError(
-            f"cannot take {n} of the {len(samples)} samples of {samples.name}: give 1 to {len(samples)}, or leave it "
-            "out for all",
-            code="samples-range",
-            samples=n,
-        )
+        raise InputError("samples-range", samples=n, count=len(samples), name=samples.name)
     return stratified_split(samples, n, seed)[1]
 
 
@@ -164,31 +142,20 @@ def check_classes(train: Samples) -> None:
     missing = (train.y.bincount(minlength=len(train.classes)) == 0).nonzero().flatten().tolist()
     if missing:
         name = train.classes[missing[0]]
-        raise InputError(
-            f"{train.name}: class {name!r} has no sample for training: add some, or leave the class out",
-            code="class-without-samples",
-            label=name,
-        )
+        raise InputError("training-class-missing", label=name, name=train.name)
 
 
 def check_alike(train: Samples, test: Samples) -> None:
     """Raise InputError unless training and test samples have the same shape and type."""
     (a, b), (c, d) = ((samples.shape, samples.x.dtype) for samples in (train, test))
     if (a, b) != (c, d):
-        raise InputError(
-            f"{train.name}: training samples are {b} of shape {a}, test samples {d} of shape {c}: make them alike",
-            code="train-test-differ",
-        )
+        raise InputError("train-test-differ", name=train.name, train_dtype=b, train_shape=a, test_dtype=d, test_shape=c)
 
 
 def as_pixels(image: Image.Image) -> NDArray[np.uint8]:
     """Convert a PIL image to uint8 (channels, height, width): one channel if it is grey, else three."""
     if image.mode.startswith(("I", "F")):
-        raise InputError(
-            f"an image of mode {image.mode} has more than 8 bits per channel: convert it to L or RGB",
-            code="image-bits",
-            mode=image.mode,
-        )
+        raise InputError("image-bits", mode=image.mode)
     array = np.asarray(image.convert("L" if image.mode in ("1", "L", "LA") else "RGB"))
     return np.array(array[None] if array.ndim == 2 else array.transpose(2, 0, 1), order="C")
 
@@ -196,37 +163,31 @@ def as_pixels(image: Image.Image) -> NDArray[np.uint8]:
 def _stack_items(data: Any) -> tuple[Tensor, Tensor]:
     """Stack all items of a Dataset, which must be alike."""
     if not hasattr(data, "__len__"):
-        raise InputError(f"{type(data).__name__} has no length: give a map-style Dataset", code="dataset-length")
+        raise InputError("dataset-length", type=type(data).__name__)
     xs: list[Tensor] = []
     ys: list[Tensor] = []
     for row in range(len(data)):
         item = data[row]
         if not (isinstance(item, tuple | list) and len(item) == 2):
-            raise InputError(
-                f"row {row} of the Dataset is a {type(item).__name__}: return (x, y)",
-                code="dataset-item",
-                row=row,
-            )
+            raise InputError("dataset-item", row=row, type=type(item).__name__)
         is_image = isinstance(item[0], Image.Image)
         x = torch.from_numpy(as_pixels(item[0])) if is_image else _as_tensor(item[0], f"x of row {row}")
         y = _as_tensor(item[1], f"y of row {row}")
         if y.numel() != 1:
-            raise InputError(
-                f"y of row {row} has shape {tuple(y.shape)}: give one class number per sample",
-                code="label-shape",
-                row=row,
-            )
+            raise InputError("label-shape", row=row, shape=tuple(y.shape))
         if xs and (x.shape != xs[0].shape or x.dtype != xs[0].dtype):
             raise InputError(
-                f"x of row {row} is {x.dtype} {tuple(x.shape)}, that of row 0 is {xs[0].dtype} {tuple(xs[0].shape)}: "
-                "make all samples alike",
-                code="samples-differ",
+                "samples-differ",
                 row=row,
+                dtype=x.dtype,
+                shape=tuple(x.shape),
+                first_dtype=xs[0].dtype,
+                first_shape=tuple(xs[0].shape),
             )
         xs.append(x)
         ys.append(y.flatten())
     if not xs:
-        raise InputError("the Dataset is empty: give at least one sample", code="no-samples")
+        raise InputError("dataset-empty")
     return torch.stack(xs), torch.cat(ys)
 
 
@@ -237,32 +198,28 @@ def _as_tensor(value: object, what: str) -> Tensor:
         array = np.asarray(value)
         return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), copy=True))
     except (TypeError, ValueError) as error:
-        raise InputError(
-            f"{what} cannot be read as numbers ({error}): give a tensor or an array", code="not-numbers", what=what
-        ) from None
+        raise InputError("not-numbers", what=what, error=error) from None
 
 
 def _checked(x: Tensor, y: Tensor, names: Sequence[str] | None, name: str) -> Samples:
     """Return the samples if every row can be used."""
     shapes = f"{name}: x has shape {tuple(x.shape)} and y {tuple(y.shape)}"
     if x.ndim < 1 or y.ndim != 1 or len(x) != len(y):
-        raise InputError(f"{shapes}: give (n, ...) and (n,) with the same n", code="sample-shapes")
+        raise InputError("sample-shapes", shapes=shapes)
     if len(y) == 0:
-        raise InputError(f"{name} is empty: give at least one sample", code="no-samples")
+        raise InputError("samples-empty", name=name)
     if x[0].numel() == 0:
-        raise InputError(f"{shapes}: a sample needs at least one feature", code="no-features")
+        raise InputError("no-features", shapes=shapes)
     if x.dtype in (torch.float16, torch.bfloat16):
         x = x.float()
     if x.dtype != torch.uint8 and x.dtype not in FLOATS:
-        raise InputError(f"{name}: x is {x.dtype}: give uint8 from 0 to 255, or floats", code="sample-type")
+        raise InputError("sample-type", name=name, dtype=x.dtype)
     if x.dtype != torch.uint8:
         values = x.reshape(len(x), -1)
         if bad := _first_bad(values.isfinite(), values):
-            raise InputError(
-                f"{name}: x of row {bad[0]} is {bad[1]}: values must be finite", code="samples-not-finite", row=bad[0]
-            )
+            raise InputError("sample-not-finite", row=bad[0], name=name, bad=bad[1])
     if y.is_complex():
-        raise InputError(f"{name}: y is {y.dtype}: give integers", code="label-type")
+        raise InputError("label-type", name=name, dtype=y.dtype)
     if not y.is_floating_point():
         y = y.to(torch.int64)
     whole = y.isfinite() & (y == y.trunc()) & (y >= 0) if y.is_floating_point() else y >= 0
@@ -285,4 +242,4 @@ def _first_bad(good: Tensor, values: Tensor) -> tuple[int, float] | None:
 
 
 def _label_error(name: str, row: int, label: float, rule: str) -> InputError:
-    return InputError(f"{name}: label of row {row} is {label}: {rule}", code="label-range", row=row)
+    return InputError("sample-label-range", row=row, name=name, label=label, rule=rule)

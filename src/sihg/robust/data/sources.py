@@ -23,13 +23,10 @@ def load(source: str, data_dir: str | Path | None = None) -> tuple[Samples, Samp
             or `package.module:name`: a function without arguments that returns (train, test), each a pair (x, y) of
             tensors or arrays, a torch Dataset, or Samples.
         data_dir: Where published sets lie (default: $SIHG_DATA, else the user's cache folder).
-
     Returns:
         The samples for training and those for testing.
-
     Raises:
         InputError: If the data is missing, damaged, or not as described.
-
     Example:
         >>> train, test = load("digits")
         >>> len(train), len(test), train.shape
@@ -45,11 +42,7 @@ def load(source: str, data_dir: str | Path | None = None) -> tuple[Samples, Samp
     if kind == "npz" and path:
         return npz_file.load(Path(path).expanduser())
     if kind == "fit":
-        raise InputError(
-            "the run was trained by sihg.fit on data in memory: continue it with sihg.fit(..., out=..., resume=True), "
-            "or load the model with sihg.load(run, model=...)",
-            code="data-in-memory",
-        )
+        raise InputError("data-in-memory")
     if path and kind not in ("folder", "npz"):
         return _load_users(source)
     raise UnknownNameError("data source", source, list(DATA_FORMS))
@@ -58,12 +51,7 @@ def load(source: str, data_dir: str | Path | None = None) -> tuple[Samples, Samp
 def _load_users(name: str) -> tuple[Samples, Samples]:
     pair = call_user_code("data source", name, load_callable("data source", name))
     if not (isinstance(pair, tuple | list) and len(pair) == 2):
-        raise InputError(
-            f"data source {name!r} returns a {type(pair).__name__}: return (train, test), each a pair (x, y), a "
-            "Dataset or Samples",
-            code="not-train-and-test",
-            name=name,
-        )
+        raise InputError("not-train-and-test", name=name, type=type(pair).__name__)
     train = as_samples(pair[0], name=name)
     test = as_samples(pair[1], classes=train.classes, name=name)
     check_alike(train, test)

@@ -66,11 +66,7 @@ class Task:
         """Return what tells this evaluation from others; the folder of the weights may move."""
         attacks = [attack for plan in self.plans.values() for attack in plan.values()]
         for name in (attack.name for attack in attacks if isinstance(attack, FunctionAttack) and not attack.sha256):
-            raise InputError(
-                f"{name} is a function, and a changed function cannot be recognised: evaluate it without resume",
-                code="resume-function",
-                name=name,
-            )
+            raise InputError("resume-function", name=name)
         bounds = {str(i): torch.as_tensor(bound) for i, bound in enumerate(self.ball.bounds or ())}
         model = f"{type(self.model).__module__} {self.model!r}"
         return {

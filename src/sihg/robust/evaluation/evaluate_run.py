@@ -173,17 +173,12 @@ def find_targets(paths: Sequence[Path], request: EvaluationRequest, *, out: Path
         home = out or (weights.folder.evaluation if weights.folder else None)
         if request.points and home is None:
             name = weights.source_name
-            raise InputError(f"the points of {name} have no folder: add --out DIR", code="no-points-folder", name=name)
+            raise InputError("no-points-folder", name=name)
         name = request.name_of_record(weights, with_run=out is not None)
         targets.append(Target(weights, request, name, home, None if out else request.gallery_of(weights)))
     if out is not None:
         for name in (name for name, count in Counter(target.name for target in targets).items() if count > 1):
-            raise InputError(
-                f"--out {out} would hold two records {name}.json: give each model its own --out",
-                code="same-record-twice",
-                out=out,
-                name=name,
-            )
+            raise InputError("same-record-twice", out=out, name=name)
         make_folder(out)
     return targets
 
@@ -241,13 +236,7 @@ def _read_samples(data: str, split: str, data_dir: Path | None) -> Samples:
 def _fill_model(weights: Weights, samples: Samples) -> nn.Module:
     shape, found, source = weights.shape or samples.shape, samples.shape, weights.source
     if shape != found:
-        raise InputError(
-            f"{source} was trained on samples of shape {shape}, these have {found}: give data of its size",
-            code="weights-shape",
-            source=source,
-            shape=shape,
-            found=found,
-        )
+        raise InputError("weights-shape", source=source, shape=shape, found=found)
     model = weights.build(shape, len(samples.classes))
     load_weights(model, weights.tensors, weights.source)
     model = model.to(weights.settings.device)
@@ -258,51 +247,26 @@ def _fill_model(weights: Weights, samples: Samples) -> nn.Module:
 def _read_weights(path: Path, request: EvaluationRequest) -> Weights:
     changes = {**request.changes, **({} if request.device is None else {"device": request.device})}
     if not path.exists():
-        raise InputError(
-            f"{path} does not exist: give the folder of a run, or a file of weights", code="no-weights", path=path
-        )
+        raise InputError("no-weights", path=path)
     if path.is_dir():
         return _read_run(path, request, changes)
     suffixes, checkpoint = ", ".join(SUFFIXES), request.checkpoint
     if path.suffix not in SUFFIXES:
-        raise InputError(
-            f"{path} is neither a run folder nor a file of weights ({suffixes}): give one of these",
-            code="weights-suffix",
-            path=path,
-            suffixes=suffixes,
-        )
+        raise InputError("weights-suffix", path=path, suffixes=suffixes)
     if checkpoint:
-        raise InputError(
-            f"--checkpoint {checkpoint} is for runs, {path} is a file: leave it out",
-            code="checkpoint-of-file",
-            checkpoint=checkpoint,
-            path=path,
-        )
+        raise InputError("checkpoint-of-file", checkpoint=checkpoint, path=path)
     if missing := ", ".join(f"--{name}" for name in ("model", "data", "eps") if name not in changes):
-        raise InputError(
-            f"{path} does not say how it was trained: add {missing}",
-            code="weights-without-settings",
-            path=path,
-            missing=missing,
-        )
+        raise InputError("weights-without-settings", path=path, missing=missing)
     return read_weights_file(path, Settings().with_values(changes))
 
 
 def _read_run(path: Path, request: EvaluationRequest, changes: Mapping[str, str]) -> Weights:
     curve, eps = request.curve, changes.get("eps")
     if curve is not None and eps is not None:
-        raise InputError(
-            f"--curve {curve} has its own radii: leave out --eps {eps}", code="curve-and-eps", curve=curve, eps=eps
-        )
+        raise InputError("curve-and-eps", curve=curve, eps=eps)
     weights = read_run_weights(path, request.checkpoint or "last")
     own = weights.settings
     norm, trained = changes.get("norm", own.norm), own.norm
     if norm in NORMS and norm != trained and eps is None and curve is None:
-        raise InputError(
-            f"--norm {norm} needs --eps, since {path} was trained with the radius of an {trained} ball: add --eps",
-            code="norm-without-eps",
-            norm=norm,
-            path=path,
-            trained=trained,
-        )
+        raise InputError("norm-without-eps", norm=norm, path=path, trained=trained)
     return replace(weights, settings=own.with_values(changes))

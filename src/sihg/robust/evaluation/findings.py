@@ -72,9 +72,7 @@ class Findings:
         outcomes = {outcome.attack: outcome for outcome in self.outcomes}
         if attack not in outcomes:
             names = ", ".join(outcomes)
-            raise InputError(
-                f"{attack!r} was not run: choose from {names}", code="attack-not-run", attack=attack, names=names
-            )
+            raise InputError("attack-not-run", attack=attack, names=names)
         return outcomes[attack]
 
     def save(self, folder: str | Path, *, name: str | None = None) -> Path:

@@ -174,19 +174,8 @@ def _map_points(
             with path.open("r+b") as file:
                 os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
     except (OSError, ValueError) as error:
-        raise InputError(
-            f"cannot write {path} ({error}): make room there, or evaluate without points",
-            code="cannot-write-points",
-            path=path,
-            error=error,
-        ) from error
+        raise InputError("cannot-write-points", path=path, error=error) from error
     found = points.shape
     if found != shape or points.dtype != dtype:
-        raise InputError(
-            f"{path} holds points of shape {found}, not {shape}, or of another dtype: remove it",
-            code="points-file-shape",
-            path=path,
-            found=found,
-            shape=shape,
-        )
+        raise InputError("points-file-shape", path=path, found=found, shape=shape)
     return points

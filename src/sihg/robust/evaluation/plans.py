@@ -58,16 +58,12 @@ def attack_names(attacks: Attacks) -> list[str]:
     """Return the names in "a,b" or in a sequence; a dict is refused, since its attacks have one radius."""
     if isinstance(attacks, Mapping) or not isinstance(attacks, str | Sequence):
         kind = type(attacks).__name__
-        raise InputError(f"attacks is a {kind}: give names, such as natural,pgd-20", code="attacks-type", kind=kind)
+        raise InputError("attacks-type", kind=kind)
     for kind in (type(name).__name__ for name in attacks if not isinstance(name, str)):
-        raise InputError(
-            f"a {kind} is not the name of an attack: give your own attacks in a dict, by name",
-            code="attack-name-type",
-            kind=kind,
-        )
+        raise InputError("attack-name-type", kind=kind)
     names = parse_names(attacks)
     if not names:
-        raise InputError("no attack is named: give names, such as natural,pgd-20", code="no-attack")
+        raise InputError("no-attack")
     return names
 
 
@@ -88,17 +84,9 @@ def parse_curve(text: str) -> list[float]:
         if len(parts) != 3:
             raise IndexError
     except (InputError, IndexError, OverflowError):
-        raise InputError(
-            f"--curve {text} is not A:B:N: give the first radius, the last and how many, such as 0:8/255:9",
-            code="curve-form",
-            curve=text,
-        ) from None
+        raise InputError("curve-form", curve=text) from None
     if not (0 <= first < last < float("inf") and count >= 2):
-        raise InputError(
-            f"--curve {text} must grow from A >= 0 to B in N >= 2 radii: such as 0:8/255:9",
-            code="curve-range",
-            curve=text,
-        )
+        raise InputError("curve-range", curve=text)
     return [first + (last - first) * i / (count - 1) for i in range(count)]
 
 
@@ -106,11 +94,7 @@ def check_radii(radii: Sequence[Number]) -> list[float]:
     """Return the radii as numbers, or raise InputError unless there are two or more and they grow from >= 0."""
     numbers, given = [parse_number(radius, "a radius") for radius in radii], list(radii)
     if len(numbers) < 2 or not numbers[0] >= 0 or any(b <= a for a, b in pairwise(numbers)):
-        raise InputError(
-            f"radii must be two or more numbers >= 0 that grow, got {given}: such as [0, '4/255', '8/255']",
-            code="radii-range",
-            given=given,
-        )
+        raise InputError("radii-range", given=given)
     return numbers
 
 
@@ -119,20 +103,9 @@ def _own_attack(name: str, attack: Attack | AttackFunction, ball: Ball) -> Attac
     if isinstance(attack, Attack):
         own = attack.ball
         if not (isinstance(attack, Natural) or own.same_as(ball)):
-            raise InputError(
-                f"{name} attacks within {own}, the evaluation within {ball}: give both the same ball",
-                code="attack-ball",
-                name=name,
-                own=own,
-                ball=ball,
-            )
+            raise InputError("attack-ball", name=name, own=own, ball=ball)
         return attack
     if not callable(attack):
-        raise InputError(
-            f"{name} is a {kind}: give a name, an attack or a function (x, y) -> x_adv",
-            code="attack-type",
-            name=name,
-            kind=kind,
-        )
+        raise InputError("attack-type", name=name, kind=kind)
     function = lambda _model, x, y: attack(x, y)  # noqa: E731
     return FunctionAttack(eps=ball.eps, norm=ball.norm, bounds=ball.bounds, function=function, name=name)

@@ -24,7 +24,6 @@ class Optimizer(Protocol):
 
     Args:
         *args: As the optimiser takes them.
-
     Example:
         >>> optimizer: Optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
     """
@@ -50,7 +49,6 @@ class Log:
         moved: The mean |new - old delta| / eps of the memory.
         saturated: The share of entries of delta (l2: of deltas) on the boundary of the searched set.
         extra: One value for each of the method's `columns`.
-
     Example:
         >>> log(torch.tensor(1.5), torch.eye(2), torch.tensor([0, 1]), passes=2).accuracy
         1.0
@@ -158,7 +156,6 @@ class AdversarialMethod(AdversarialSettings, Method):
         norm: "linf" or "l2".
         bounds: x + delta stays within them; None for no bounds.
         ramp: The epochs in which the radius grows linearly from 0 to eps.
-
     Example:
         >>> AdversarialMethod(eps=0.1, ramp=3).norm
         'linf'

@@ -28,7 +28,6 @@ class DAT(AdversarialMethod, DATSettings):
         fosc_max, control_epochs: The first threshold, and the epochs until it is 0.
         fosc: "bounded" or "published".
         weighted: Whether samples are weighted by their loss.
-
     Example:
         >>> DAT(eps=0.1, control_epochs=10).threshold(epoch=5)
         0.25

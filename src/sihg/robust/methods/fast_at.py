@@ -17,7 +17,6 @@ class FastAT(AdversarialMethod, FastSettings):
     Args:
         eps, norm, bounds, ramp: The ball, and the epochs in which its radius grows.
         alpha: The length of the step, in units of eps.
-
     Example:
         >>> FastAT(eps=0.1).alpha
         1.25

@@ -17,7 +17,6 @@ class FGSMAT(AdversarialMethod, FGSMSettings):
 
     Args:
         eps, norm, bounds, ramp: The ball, and the epochs in which its radius grows.
-
     Example:
         >>> FGSMAT(eps=0.1)
         FGSMAT(eps=0.1, norm='linf', bounds=(0.0, 1.0), ramp=0.0)

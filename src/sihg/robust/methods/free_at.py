@@ -23,7 +23,6 @@ class FreeAT(AdversarialMethod, FreeSettings):
     Args:
         eps, norm, bounds, ramp: The ball, and the epochs in which its radius grows.
         replays: How often m a batch is replayed.
-
     Example:
         >>> FreeAT(eps=0.1).replays
         8
@@ -34,11 +33,7 @@ class FreeAT(AdversarialMethod, FreeSettings):
     def check(self, model: nn.Module, sample: Tensor, *, accumulate: int = 1, dtype: str = "int8") -> None:  # noqa: ARG002
         """Raise InputError for batches in several parts: it steps after every backward pass."""
         if accumulate > 1:
-            raise InputError(
-                f"accumulate must be 1 with free, which steps after every pass, got {accumulate}: use 1",
-                code="free-accumulate",
-                accumulate=accumulate,
-            )
+            raise InputError("free-accumulate", accumulate=accumulate)
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
         """Train on one batch."""

@@ -26,7 +26,6 @@ class IBP(AdversarialMethod, IBPSettings):
     Args:
         eps, norm, bounds, ramp: The ball, and the epochs in which its radius grows.
         interval: The share of the loss that is taken at the interval bounds.
-
     Example:
         >>> IBP(eps=0.1).interval
         0.5

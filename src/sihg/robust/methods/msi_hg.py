@@ -55,7 +55,6 @@ class MSIHG(AdversarialMethod, MSIHGSettings):
         implicit, search, statistics, augment_delta: See above, and `sihg train --help`.
         reset: The epochs after which the memory starts at zero again (0: never).
         memory: A memory for a loop of your own; the trainer makes one by `bind`.
-
     Example:
         >>> MSIHG(eps=0.3, tau=0.1).steps
         5
@@ -71,11 +70,7 @@ class MSIHG(AdversarialMethod, MSIHGSettings):
         if self.memory is None:
             return
         if self.memory.eps < self.eps:
-            raise InputError(
-                f"eps must be at most {self.memory.eps}, that of the memory, got {self.eps}: give both the same eps",
-                code="memory-eps",
-                eps=self.eps,
-            )
+            raise InputError("memory-eps", eps=self.eps, most=self.memory.eps)
         self._check_precision(self.memory.dtype)
 
     def check(self, model: nn.Module, sample: Tensor, *, accumulate: int = 1, dtype: str = "int8") -> None:  # noqa: ARG002
@@ -116,12 +111,7 @@ class MSIHG(AdversarialMethod, MSIHGSettings):
 
     def _check_precision(self, dtype: str) -> None:
         if self.norm == "l2" and dtype == "int8":
-            raise InputError(
-                "memory must be fp16 or fp32 for l2, got int8, whose steps of eps / 127 are coarser than most entries: "
-                "use fp16 (dtype='fp16' of the memory, --memory fp16)",
-                code="memory-dtype-l2",
-                dtype=dtype,
-            )
+            raise InputError("memory-dtype-l2", dtype=dtype)
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
         """Train on one batch."""
@@ -204,8 +194,4 @@ def _check_threshold_first(model: nn.Module, sample: Tensor) -> None:
         for hook in hooks:
             hook.remove()
     if not received or any(not torch.equal(x, sample) for x in received):
-        raise InputError(
-            "search = 'threshold' needs a Threshold whose input is the sample, that of this "
-            f"{type(model).__name__} gets another input: put it first, or search the ball",
-            code="threshold-not-first",
-        )
+        raise InputError("threshold-not-first", type=type(model).__name__)

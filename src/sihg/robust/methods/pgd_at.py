@@ -18,7 +18,6 @@ class PGDAT(AdversarialMethod, PGDSettings):
         eps, norm, bounds, ramp: The ball, and the epochs in which its radius grows.
         steps, step_size: The number of ascent steps T, and their length (default 2.5 eps / T).
         statistics: Which statistics batch normalisation uses in the ascent: "batch" or "running".
-
     Example:
         >>> PGDAT(eps=0.1, steps=7).steps
         7

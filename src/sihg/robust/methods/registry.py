@@ -110,10 +110,5 @@ def _user_class(name: str) -> type[Any]:
         _USER_CLASSES[key] = load_callable("method", key)
     found = _USER_CLASSES[key]
     if not (isinstance(found, type) and is_dataclass(found) and callable(getattr(found, "step", None))):
-        raise InputError(
-            f"method {name!r} must be a dataclass with a `step`, got {found!r}: name such a class",
-            code="method-class",
-            name=name,
-            found=found,
-        )
+        raise InputError("method-class", name=name, found=found)
     return found

@@ -50,14 +50,7 @@ def _is_within(item: "Field[Any]", value: Any) -> bool:
 
 def _wrong(item: "Field[Any]", wanted: str, value: object) -> InputError:
     setting, remedy = item.name, "correct it" if item.default is MISSING else "leave it out for the default"
-    return InputError(
-        f"{setting} must be {wanted}, got {value!r}: {remedy}",
-        code="setting-value",
-        setting=setting,
-        wanted=wanted,
-        value=value,
-        remedy=remedy,
-    )
+    return InputError("setting-value", setting=setting, wanted=wanted, value=value, remedy=remedy)
 
 
 def build_fields(kind: type[Any], what: str, options: Mapping[str, object], **run: object) -> Any:
@@ -68,22 +61,14 @@ def build_fields(kind: type[Any], what: str, options: Mapping[str, object], **ru
     for option, item in known.items():
         needed = item.default is MISSING and item.default_factory is MISSING
         if needed and option not in options.keys() | run.keys():
-            raise InputError(
-                f"{what} needs the setting {option!r}: give it", code="option-missing", what=what, option=option
-            )
+            raise InputError("option-missing", what=what, option=option)
     return kind(**options, **{name: value for name, value in run.items() if name in known})
 
 
 def unknown_option(what: str, option: str, known: Iterable[str]) -> InputError:
     """Return the error for an option that a method, an optimiser or a schedule does not have."""
     has = ", ".join(known) or "none"
-    return InputError(
-        f"{what} has no setting {option!r}: its settings are {has}",
-        code="option-unknown",
-        what=what,
-        option=option,
-        has=has,
-    )
+    return InputError("option-unknown", what=what, option=option, has=has)
 
 
 STEP_SIZE = "length of an ascent step (default 2.5 eps / T, eps as ramped)"
@@ -235,22 +220,12 @@ class MSIHGSettings(AdversarialSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.eps == 0:
-            raise InputError("eps must be > 0 for MSI-HG, got 0: train with `natural`, or give eps", code="eps-zero")
+            raise InputError("eps-zero")
         _check_interval(self.interval, self.norm)
         if self.search == "threshold" and (self.norm, self.implicit) != ("linf", "sign"):
-            raise InputError(
-                f"search = 'threshold' needs signed steps in linf, got {self.implicit} steps in {self.norm}: leave it "
-                "out",
-                code="threshold-search-norm",
-                norm=self.norm,
-                implicit=self.implicit,
-            )
+            raise InputError("threshold-search-norm", norm=self.norm, implicit=self.implicit)
 
 
 def _check_interval(share: float, norm: str) -> None:
     if share and norm != "linf":
-        raise InputError(
-            f"interval bounds need the norm linf, got {norm}: use linf, or a method without them",
-            code="interval-norm",
-            norm=norm,
-        )
+        raise InputError("interval-loss-norm", norm=norm)

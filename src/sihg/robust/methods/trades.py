@@ -22,7 +22,6 @@ class TRADES(AdversarialMethod, TRADESSettings):
         eps, norm, bounds, ramp: The ball, and the epochs in which its radius grows.
         beta: The weight of the divergence.
         steps, step_size: The number of ascent steps T, and their length (default 2.5 eps / T).
-
     Example:
         >>> TRADES(eps=0.1).beta
         6.0

@@ -26,7 +26,6 @@ class YOPO(AdversarialMethod, YOPOSettings):
         outer, inner: The full passes M, and the ascent steps N after each.
         step_size: The length of an ascent step (default eps / 4).
         stem_gradient: "hamiltonian" or "both".
-
     Example:
         >>> YOPO(eps=0.1, outer=5).inner
         5

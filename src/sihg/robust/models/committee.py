@@ -14,7 +14,6 @@ class Committee(nn.Module):
 
     Args:
         *members: Networks with the same inputs and outputs.
-
     Example:
         >>> pair = Committee(nn.Linear(2, 3), nn.Linear(2, 3)).eval()
         >>> pair(torch.zeros(4, 2)).shape

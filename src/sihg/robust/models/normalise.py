@@ -15,10 +15,8 @@ class Normalise(nn.Module):
     Args:
         mean: One number per channel.
         std: One number per channel, > 0.
-
     Raises:
         InputError: If the numbers cannot be used, or, when called, if images have other channels.
-
     Example:
         >>> layer = Normalise([0.5], [0.25])
         >>> layer(torch.ones(1, 1, 1, 1)).item()
@@ -31,25 +29,14 @@ class Normalise(nn.Module):
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
         if not mean or len(mean) != len(std):
-            raise InputError(
-                f"mean has {len(mean)} channels, std has {len(std)}: give both one number per channel",
-                code="normalise-channels",
-            )
+            raise InputError("normalise-channels", means=len(mean), stds=len(std))
         if not all(map(math.isfinite, [*mean, *std])) or min(std) <= 0:
-            raise InputError(
-                f"mean and std must be finite and std > 0, got {list(mean)} and {list(std)}: correct them",
-                code="normalise-range",
-            )
+            raise InputError("normalise-range", mean=list(mean), std=list(std))
         self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32)[:, None, None])
         self.register_buffer("std", torch.tensor(std, dtype=torch.float32)[:, None, None])
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise images of shape (..., channels, height, width)."""
         if x.dim() < 3 or x.shape[-3] != len(self.mean):
-            raise InputError(
-                f"images of shape {tuple(x.shape)} do not have the {len(self.mean)} channels of mean and std: "
-                "give one number per channel",
-                code="image-channels",
-                channels=len(self.mean),
-            )
+            raise InputError("image-channels", channels=len(self.mean), shape=tuple(x.shape))
         return (x - self.mean) / self.std

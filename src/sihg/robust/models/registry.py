@@ -31,13 +31,10 @@ def build(name: str, shape: tuple[int, ...], classes: int, *, width: float = 1.0
         classes: The number of outputs.
         width: Multiplies the channels of our models.
         seed: Decides the initial weights.
-
     Returns:
         The model, in training mode.
-
     Raises:
         InputError: If the model cannot be built for such samples.
-
     Example:
         >>> model = build("small-cnn", (1, 8, 8), 10)
         >>> sum(parameter.numel() for parameter in model.parameters())
@@ -48,11 +45,7 @@ def build(name: str, shape: tuple[int, ...], classes: int, *, width: float = 1.0
     from sihg.core.draw import generator
 
     if classes < 2:
-        raise InputError(
-            f"a model needs at least 2 classes, got {classes}: look at the labels of the data set",
-            code="too-few-classes",
-            classes=classes,
-        )
+        raise InputError("too-few-classes", classes=classes)
     if name not in MODELS and ":" not in name:
         raise UnknownNameError("model", name, list(MODEL_FORMS))
     with torch.random.fork_rng(devices=[]):
@@ -71,13 +64,10 @@ def split_stem(model: "nn.Module") -> tuple["nn.Module", "nn.Module"]:
 
     Args:
         model: A model with modules .stem and .body, where forward(x) = body(stem(x)).
-
     Returns:
         The stem and the body.
-
     Raises:
         InputError: If one of them is missing ("no-stem").
-
     Example:
         >>> stem, body = split_stem(build("small-cnn", (1, 8, 8), 10))
         >>> len(stem), len(body)
@@ -88,13 +78,7 @@ def split_stem(model: "nn.Module") -> tuple["nn.Module", "nn.Module"]:
     parts = {name: getattr(model, name, None) for name in ("stem", "body")}
     missing = [name for name, part in parts.items() if not isinstance(part, nn.Module)]
     if missing:
-        raise InputError(
-            f"YOPO needs a model with modules .stem (the first layer) and .body, where forward(x) = body(stem(x)), but "
-            f"{type(model).__name__} has no {' and '.join(missing)}: write it as "
-            "nn.Sequential(OrderedDict(stem=..., body=...))",
-            code="no-stem",
-            missing=missing,
-        )
+        raise InputError("no-stem", missing=missing, type=type(model).__name__, names=" and ".join(missing))
     return cast("nn.Module", parts["stem"]), cast("nn.Module", parts["body"])
 
 
@@ -102,35 +86,20 @@ def _build_users_model(name: str, shape: tuple[int, ...], classes: int, width: f
     from torch import nn
 
     if width != 1:
-        raise InputError(
-            f"width = {width} is only for the models of sihg, but {name!r} is your own: set its width there",
-            code="width-of-user-model",
-            width=width,
-        )
+        raise InputError("width-of-user-model", width=width, name=name)
     model = call_user_code("model", name, load_callable("model", name), shape=shape, classes=classes)
     if not isinstance(model, nn.Module):
-        raise InputError(
-            f"model {name!r} returns a {type(model).__name__}: it must return a torch.nn.Module",
-            code="not-a-module",
-            name=name,
-        )
+        raise InputError("model-type", name=name, type=type(model).__name__)
     return model
 
 
 def _check_image(name: str, shape: tuple[int, ...]) -> tuple[int, int, int]:
     if len(shape) != 3 or shape[0] < 1 or min(shape[1:]) < 4:
-        raise InputError(
-            f"{name} needs images of shape (channels, height, width) of at least 4 x 4 pixels, got shape {shape}: "
-            f"reshape the samples, or name a model of your own, {FORMS[1]}",
-            code="image-shape",
-            shape=shape,
-        )
+        raise InputError("image-shape", shape=shape, name=name, forms=FORMS[1])
     return shape[0], shape[1], shape[2]
 
 
 def _check_width(width: float) -> float:
     if not (math.isfinite(width) and width > 0):
-        raise InputError(
-            f"width must be finite and > 0, got {width}: 2 doubles the channels", code="width-range", width=width
-        )
+        raise InputError("width-range", width=width)
     return width

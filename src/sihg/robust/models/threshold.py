@@ -22,10 +22,8 @@ class Threshold(nn.Module):
     Args:
         low: Where the ramp begins.
         high: Where it ends, > low.
-
     Raises:
         InputError: Unless low < high, both finite ("threshold-range").
-
     Example:
         >>> [round(value, 3) for value in Threshold()(torch.tensor([0.1, 0.5, 0.9])).tolist()]
         [-0.002, 0.5, 1.002]
@@ -34,12 +32,7 @@ class Threshold(nn.Module):
     def __init__(self, low: float = 0.4, high: float = 0.6) -> None:
         super().__init__()
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise InputError(
-                f"a threshold needs low < high, both finite, got {low} and {high}: such as 0.4 and 0.6",
-                code="threshold-range",
-                low=low,
-                high=high,
-            )
+            raise InputError("threshold-range", low=low, high=high)
         self.low, self.high = low, high
 
     def forward(self, x: Tensor) -> Tensor:
@@ -64,16 +57,8 @@ def threshold_of(model: nn.Module) -> Threshold:
     """Return the first threshold of a model; raise InputError if there is none, or if two differ."""
     found = [module for module in model.modules() if isinstance(module, Threshold)]
     if not found:
-        raise InputError(
-            f"this {type(model).__name__} has no Threshold: take threshold-cnn or threshold-pair, or put one first in "
-            "your own model, nn.Sequential(Threshold(), ...)",
-            code="no-threshold",
-        )
+        raise InputError("no-threshold", type=type(model).__name__)
     ends = sorted({(threshold.low, threshold.high) for threshold in found})
     if len(ends) > 1:
-        raise InputError(
-            f"this {type(model).__name__} has thresholds with the ends {ends}: give all the same",
-            code="thresholds-differ",
-            ends=ends,
-        )
+        raise InputError("thresholds-differ", ends=ends, type=type(model).__name__)
     return found[0]

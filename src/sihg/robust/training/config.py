@@ -103,13 +103,9 @@ class Settings:
     def __post_init__(self) -> None:
         check_fields(self)
         if self.bounds is not None and not all(map(math.isfinite, self.bounds)):
-            raise InputError(
-                f"bounds must be finite, got {self.bounds}: give both, or none",
-                code="bounds-not-finite",
-                bounds=self.bounds,
-            )
+            raise InputError("bounds-not-finite", bounds=self.bounds)
         if self.validate_on == "test" and not self.validation:
-            raise InputError("validate_on = test needs validation > 0, got 0: give both", code="validate-on-nothing")
+            raise InputError("validate-on-nothing")
         settings_class(self.method.name)  # raises if there is no such method
 
     def with_values(self, values: Table) -> "Settings":
@@ -221,8 +217,7 @@ def read_settings(path: Path, method: str | None = None) -> Settings:
     try:
         return _from_table(table, method)
     except InputError as error:
-        error.args = (f"{path}: {error}",)
-        raise
+        raise error.within(path) from error
 
 
 def read_run_settings(path: Path) -> Settings:
@@ -231,12 +226,7 @@ def read_run_settings(path: Path) -> Settings:
     missing = next((section for section in SECTIONS if section not in kept), None)
     if missing or not path.read_bytes().endswith(b"\n"):
         found = f"has no [{missing}]" if missing else "ends within a line"
-        raise InputError(
-            f"{path} {found}, so it was cut short: put the whole file back, from a copy of the run",
-            code="config-cut-short",
-            path=path,
-            found=found,
-        )
+        raise InputError("config-cut-short", path=path, found=found)
     return settings
 
 
@@ -245,11 +235,7 @@ def _from_table(table: Table, method: str | None) -> Settings:
     chosen = {key: value for key, value in table.items() if key not in ("about", "methods")}
     special = table.get("methods", {})
     if not isinstance(special, Mapping) or not all(isinstance(part, Mapping) for part in special.values()):
-        raise InputError(
-            f"methods must be tables, such as [methods.pgd], got {special!r}: write one table per method",
-            code="methods-not-tables",
-            special=special,
-        )
+        raise InputError("methods-not-tables", special=special)
     settings = Settings().with_values(chosen)
     settings = settings.with_values({"method": method or settings.method.name})
     return settings.with_values(special.get(settings.method.name, {}))
@@ -269,13 +255,7 @@ def resolve_name(name: str, method: str) -> str:
     if name in method_fields(method):
         return f"method.{name}"
     if owners := ", ".join(other for other in METHODS if name in method_fields(other)):
-        raise InputError(
-            f"method {method!r} has no setting {name!r}, which belongs to {owners}: leave it out",
-            code="setting-of-another-method",
-            method=method,
-            name=name,
-            owners=owners,
-        )
+        raise InputError("setting-of-another-method", method=method, name=name, owners=owners)
     every = {
         *_types(Settings),
         *_types(OptimizerOptions),
@@ -283,7 +263,7 @@ def resolve_name(name: str, method: str) -> str:
     }
     near = difflib.get_close_matches(name, every, n=1)
     hint = f"did you mean {near[0]!r}?" if near else "`sihg train --help` lists all settings"
-    raise InputError(f"unknown setting {name!r}: {hint}", code="unknown-setting", name=name, hint=hint)
+    raise InputError("unknown-setting", name=name, hint=hint)
 
 
 def _name_given(values: Table, section: str) -> str | None:
@@ -336,12 +316,7 @@ def _coerce_option(section: str, name: str, key: str, value: object) -> Value | 
         types = _types(OptimizerOptions) if section == "optimizer" else {}
         return coerce(types[key], value, key) if key in types else parse_literal(value)  # type: ignore[arg-type]
     if key in _shared(name):
-        raise InputError(
-            f"{key} belongs to the whole run, not to its method, got method.{key} = {value!r}: set {key}",
-            code="run-setting",
-            key=key,
-            value=value,
-        )
+        raise InputError("run-setting", key=key, value=value)
     if key not in method_fields(name):
         raise unknown_option(f"method {name!r}", key, method_fields(name))
     return coerce(_types(settings_class(name))[key], value, key)  # type: ignore[arg-type, no-any-return]
@@ -367,10 +342,5 @@ def _types(kind: type[Any]) -> dict[str, Any]:
     try:
         hints = get_type_hints(kind)
     except NameError as error:
-        raise InputError(
-            f"the fields of {kind} have a type that cannot be resolved ({error}): use int, float, str or bool",
-            code="field-type",
-            kind=kind,
-            error=error,
-        ) from error
+        raise InputError("field-type", kind=kind, error=error) from error
     return {item.name: hints[item.name] for item in fields(kind)}

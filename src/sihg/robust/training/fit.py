@@ -51,13 +51,10 @@ def fit(
         resume: Continue the run in `out`, given the same model, data and settings.
         on_event: Called with each event: StepDone, EpochDone, WarningRaised, CheckpointSaved.
         **settings: Those of `sihg train`, such as epochs, lr, tau or ramp.
-
     Returns:
         The model, the metrics of each epoch and how the training ended.
-
     Raises:
         InputError: A setting, the model or the data cannot be used, or `out` has a run already.
-
     Example:
         >>> x, y = torch.rand(64, 1, 8, 8), torch.arange(64) % 2
         >>> model = models.build("small-cnn", (1, 8, 8), 2)
@@ -82,34 +79,22 @@ def _method_values(method: str | Method, eps: Number | None, settings: dict[str,
     """Return the settings that the method stands for."""
     if isinstance(method, str):
         if eps is None:
-            raise InputError("eps is missing, the radius of the ball: give it, such as eps=8/255", code="eps-missing")
+            raise InputError("eps-missing")
         return {"method": method, "eps": eps}
     name = name_of(method)
     own = method_fields(name)
     for key in own.keys() & settings.keys():
-        raise InputError(
-            f"{key} must be set in the method object, got also {key}={settings[key]!r}: leave it out here",
-            code="method-object-setting",
-            name=key,
-        )
+        raise InputError("method-object-setting", name=key, settings=settings[key])
     given = {key: getattr(method, key) for key in own}
     eps = given.get("eps") if eps is None else parse_number(eps, "eps")
     if eps is None or given.get("eps", eps) != eps:
-        raise InputError(
-            f"eps must be that of the method object, {given.get('eps')}, got {eps}: leave it out here",
-            code="method-object-eps",
-            eps=eps,
-        )
+        raise InputError("method-object-eps", eps=eps, value=given.get("eps"))
     return {**given, "method": name, "eps": eps}
 
 
 def _check_free_for_fit(out: str | Path, *, overwrite: bool) -> None:
     if not overwrite and (Path(out) / "config.toml").is_file():
-        raise InputError(
-            f"{out} already has a run: continue it with resume=True, replace it with overwrite=True, or give another "
-            "out",
-            code="run-exists",
-        )
+        raise InputError("run-exists", out=out)
     check_free(out, overwrite=overwrite)
 
 
@@ -119,10 +104,8 @@ def prepare(settings: Settings, *, data_dir: str | Path | None = None) -> Prepar
     Args:
         settings: The settings of the run.
         data_dir: The folder of the data files.
-
     Returns:
         The run, for a `Trainer` or `run_in`.
-
     Example:
         >>> prepare(Settings().with_values({"samples": 100, "batch_size": 30})).steps
         4
@@ -158,7 +141,7 @@ def run_in(
 def resume_in(out: str | Path | None, prepared: PreparedTraining, *, on_event: OnEvent | None = None) -> Trained:
     """Continue a prepared run in its folder; a damaged checkpoint gives a CheckpointWarning."""
     if out is None:
-        raise InputError("resume needs a run folder: give the folder of the run as out", code="resume-folder")
+        raise InputError("resume-folder")
     folder = RunFolder.open(out)
     with locked(folder.path):
         trainer = Trainer(prepared, folder)
@@ -174,10 +157,8 @@ def resume_run(out: str | Path, *, data_dir: str | Path | None = None, on_event:
         out: The run folder.
         data_dir: The folder of the data files (default: as when the run began).
         on_event: Called with each event.
-
     Returns:
         How the training ended.
-
     Example:
         >>> resume_run("runs/first")  # doctest: +SKIP
         Trained(20 epochs done, loss 0.512, natural 93.1 %, robust 61.0 %, best epoch 18)
@@ -194,17 +175,11 @@ def split_off(samples: Samples, settings: Settings, test: Samples | None = None)
         return samples, None
     if settings.validate_on == "test":
         if test is None:
-            raise InputError(
-                "validate_on = test needs a test set, and this data has none: use validate_on = train",
-                code="no-test-set",
-            )
+            raise InputError("no-test-set")
         return samples, stratified_subset(test, settings.validation)  # the same for every seed
     if 2 * settings.validation > len(samples):
         raise InputError(
-            f"validation must be at most half of the {len(samples)} samples, got {settings.validation}: lower it, such "
-            f"as --validation {len(samples) // 10}",
-            code="validation-range",
-            validation=settings.validation,
+            "validation-range", validation=settings.validation, count=len(samples), suggestion=len(samples) // 10
         )
     return stratified_split(samples, settings.validation, seed=settings.seed)
 

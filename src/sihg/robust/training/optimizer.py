@@ -18,12 +18,7 @@ from sihg.robust.training.schedules import Schedule
 
 def diverged(what: str, time: float, lr: float) -> NotFiniteError:
     """Return the error of a training that became NaN or infinite."""
-    return NotFiniteError(
-        f"{what}, after {time:.2f} epochs, at learning rate {lr:g}: start a new run with a lower lr, or with clip",
-        code="training-diverged",
-        epochs=time,
-        lr=lr,
-    )
+    return NotFiniteError("training-diverged", epochs=time, lr=lr, what=what)
 
 
 class TrainingOptimizer:
@@ -102,13 +97,7 @@ def build_optimizer(model: nn.Module, name: str, options: Mapping[str, Value], t
         raise
     except Exception as error:  # each optimiser has its own exceptions
         why = str(error).splitlines()[0] if str(error) else repr(error)
-        raise InputError(
-            f"optimizer {name!r} rejects its options {given} ({why}): change them, or use another optimiser",
-            code="optimizer-rejects",
-            name=name,
-            given=given,
-            why=why,
-        ) from error
+        raise InputError("optimizer-rejects", name=name, given=given, why=why) from error
     return optimizer
 
 
@@ -146,14 +135,7 @@ def _check_option(key: str, value: object, default: object) -> None:
     elif any(isinstance(v, float) and not math.isfinite(v) for v in (value if isinstance(value, tuple) else (value,))):
         wrong = "finite"
     if wrong:
-        raise InputError(
-            f"optimizer.{key} must be {wrong}, got {value!r}: leave it out for {default}",
-            code="optimizer-option-value",
-            key=key,
-            wrong=wrong,
-            value=value,
-            default=default,
-        )
+        raise InputError("optimizer-option-value", key=key, wrong=wrong, value=value, default=default)
 
 
 def _try_step(kind: type[torch.optim.Optimizer], options: Mapping[str, Any], like: Tensor) -> None:

@@ -50,7 +50,6 @@ def preflight(
         settings: The settings of the run.
         held_out: The samples to evaluate on after each epoch.
         method: The method (default: the one that the settings name).
-
     Raises:
         InputError: The model does not take the samples, or a setting does not fit the model, the data or another one.
     """
@@ -70,11 +69,7 @@ def preflight(
     optimizer = _build_optimizer(model, settings)
     method = method or build_method(settings.method.name, **settings.method_arguments())
     if not isinstance(method, Method):
-        raise InputError(
-            f"method {settings.method.name!r} must derive from sihg.robust.methods.Method, got {type(method)}: give "
-            "it that base, or AdversarialMethod",
-            code="method-base",
-        )
+        raise InputError("method-base", name=settings.method.name, method=type(method))
     dtype = settings.memory or ("int8" if settings.norm == "linf" else "fp16")
     method.check(model, sample, accumulate=settings.accumulate, dtype=dtype)
     steps = steps_per_epoch(len(train), settings.batch_size)
@@ -102,10 +97,4 @@ def _check_smallest_batch(model: nn.Module, sample: Tensor, n: int, settings: Se
     except ValueError as error:
         if "per channel" not in str(error):
             raise
-        raise InputError(
-            f"batch normalisation needs more than 1 sample, the smallest batch of {n} samples in batches of {size}, "
-            f"each in {parts} part(s), has 1: choose another batch_size",
-            code="batch-too-small",
-            samples=n,
-            batch_size=size,
-        ) from error
+        raise InputError("batch-too-small", samples=n, batch_size=size, parts=parts) from error

@@ -18,7 +18,6 @@ class TrainingHistory(Sequence[MetricsRow]):
 
     Args:
         rows: The metrics, in order.
-
     Example:
         >>> TrainingHistory([MetricsRow(epoch=1, step=4, loss=2.3, accuracy=0.1, natural=0.2, robust=0.1)])
         TrainingHistory(1 epoch, loss 2.300, natural 20.0 %, robust 10.0 %)
@@ -45,7 +44,6 @@ class TrainingHistory(Sequence[MetricsRow]):
 
         Args:
             path: Where to save the figure, such as history.png (default: nowhere).
-
         Returns:
             The figure.
         """
@@ -76,7 +74,6 @@ class Trained:
         warnings: What the monitor warned of.
         finished: Whether all epochs are done.
         stopped: Why it ended.
-
     Example:
         >>> Trained(nn.Linear(2, 2), TrainingHistory(), None, [], True, "3 epochs done")
         Trained(3 epochs done)

@@ -146,7 +146,7 @@ class TrainingState:
             skipped, with the reasons.
         """
         if self.folder is None:
-            raise InputError("resume needs a run folder: give the folder of the run as out", code="resume-folder")
+            raise InputError("resume-folder")
         if not any(self.folder.checkpoints.glob("last-*")) and not read_table(self.folder.metrics):
             return False, []
         checkpoint, skipped = newest_checkpoint(self.folder.checkpoints, "last")
@@ -172,21 +172,17 @@ class TrainingState:
         theirs = _with_defaults(state.settings, self.prepared.settings)
         if state.settings and (differences := differing_settings(theirs, ours)):
             raise InputError(
-                f"{path} is of a run with {describe_differences(differences)}: give the same settings, or start a new "
-                "run",
-                code="resume-other-settings",
+                "resume-other-settings",
                 differences={d.name: (d.theirs, d.ours) for d in differences},
+                path=path,
+                shown=describe_differences(differences),
             )
         here, there = self._data, state.data
         pairs = {name: (getattr(there, name), getattr(here, name)) for name in here.__struct_fields__}
         wrong = {name: pair for name, pair in pairs.items() if pair[0] not in (pair[1], 0, "")}
         if wrong:
             shown = ", ".join(f"{name} = {theirs} (here {ours})" for name, (theirs, ours) in wrong.items())
-            raise InputError(
-                f"{path} is of a run on other data, with {shown}: give the same data",
-                code="resume-other-data",
-                differences=wrong,
-            )
+            raise InputError("resume-other-data", differences=wrong, path=path, shown=shown)
 
     @cached_property
     def _data(self) -> DataIdentity:

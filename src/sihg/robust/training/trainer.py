@@ -28,7 +28,6 @@ class Trainer:
     Args:
         prepared: The run, checked by `preflight`.
         folder: The run folder, for tables and checkpoints; None to keep nothing.
-
     Example:
         >>> from sihg.robust.training import prepare
         >>> from sihg.robust.training.config import Settings
@@ -40,10 +39,7 @@ class Trainer:
     def __init__(self, prepared: PreparedTraining, folder: RunFolder | None = None) -> None:
         settings = prepared.settings
         if settings.memory_files and folder is None:
-            raise InputError(
-                "memory_files needs a run folder: give one (--out), or keep the memory in RAM",
-                code="memory-files-folder",
-            )
+            raise InputError("memory-files-folder")
         self.prepared, self.folder = prepared, folder
         self.model, self.optimizer, self.method = prepared.model, prepared.optimizer, prepared.method
         files = folder.memory if folder is not None and settings.memory_files else None

@@ -58,16 +58,9 @@ class Weights:
         """Build a model for them, without loading them; the shape and classes of their run come first."""
         settings, shape, classes = self.settings, self.shape or shape, self.classes or classes
         if ":" not in settings.model and settings.model not in models.MODELS and self.folder is not None:
-            raise InputError(
-                f"{self.folder.path} trained a {settings.model} of yours, which it cannot build: pass one as model=...",
-                code="load-needs-model",
-                model=settings.model,
-            )
+            raise InputError("load-needs-model", model=settings.model, path=self.folder.path)
         if shape is None or classes is None:
-            raise InputError(
-                f"{self.source} does not say what it was trained for: give the shape and the classes",
-                code="weights-shape-missing",
-            )
+            raise InputError("weights-shape-missing", source=self.source)
         return models.build(settings.model, shape, classes, width=settings.width)
 
 
@@ -88,10 +81,7 @@ def _newest(folder: RunFolder, checkpoint: str) -> Checkpoint:
     if checkpoint not in ("last", "best"):
         raise UnknownNameError("checkpoint", checkpoint, ["last", "best"])
     if checkpoint == "best" and not any(folder.checkpoints.glob("best-*")):
-        raise InputError(
-            f"{folder.path} has no best checkpoint (validation = 0, or no epoch is done): use last",
-            code="no-best-checkpoint",
-        )
+        raise InputError("no-best-checkpoint", path=folder.path)
     found, skipped = newest_checkpoint(folder.checkpoints, checkpoint, NEEDED)
     for other in skipped:
         warnings.warn(f"skipped damaged checkpoint {other.name}: {other.reason}", CheckpointWarning, stacklevel=3)
@@ -107,27 +97,16 @@ def read_weights_file(path: Path, settings: Settings) -> Weights:
     try:
         found = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
     except FileNotFoundError:
-        raise InputError(
-            f"{path} does not exist: give a run folder or a file of weights", code="weights-missing"
-        ) from None
+        raise InputError("weights-missing", path=path) from None
     except pickle.UnpicklingError as error:
-        raise InputError(
-            f"{path} cannot be read as weights (it holds more than tensors, which is never unpickled, or is damaged): "
-            "save model.state_dict() again",
-            code="weights-not-only-tensors",
-        ) from error
+        raise InputError("weights-not-only-tensors", path=path) from error
     except (OSError, SafetensorError, RuntimeError, ValueError, EOFError, KeyError) as error:
         why = (str(error) or repr(error)).splitlines()[0]
-        raise InputError(
-            f"{path} cannot be read as weights ({why}): save model.state_dict() again", code="weights-unreadable"
-        ) from error
+        raise InputError("weights-unreadable", path=path, why=why) from error
     if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
         found = found["state_dict"]
     if not isinstance(found, dict) or not found or not all(isinstance(value, Tensor) for value in found.values()):
-        raise InputError(
-            f"{path} holds a {type(found).__name__}, not a state dict of tensors: save model.state_dict()",
-            code="weights-no-state-dict",
-        )
+        raise InputError("weights-no-state-dict", path=path, type=type(found).__name__)
     return Weights(found, path, settings, label=path.stem)
 
 
@@ -138,13 +117,10 @@ def load(run: str | Path, *, checkpoint: str = "last", model: nn.Module | None =
         run: The run folder, or the folder of one of its checkpoints.
         checkpoint: "last" or "best". A run that averages its weights gives the averaged ones.
         model: A model to load the weights into. A run of `fit` cannot build your model: pass one.
-
     Returns:
         The model.
-
     Raises:
         InputError: The folder has no such checkpoint, or the weights do not fit the model.
-
     Example:
         >>> import sihg, tempfile
         >>> x, y = torch.rand(8, 4), torch.arange(8) % 2
@@ -165,10 +141,7 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], source: object
         model.load_state_dict(weights)
     except RuntimeError as error:
         why = _shortened(str(error).splitlines()[1].strip())
-        raise InputError(
-            f"the weights of {source} do not fit this {type(model).__name__} ({why}): give the model that was trained",
-            code="weights-other-model",
-        ) from error
+        raise InputError("weights-other-model", source=source, type=type(model).__name__, why=why) from error
 
 
 def _shortened(why: str) -> str:
