@@ -89,6 +89,12 @@ def test_an_error_carries_its_code_and_values() -> None:
         assert issubclass(kind, ValueError)
 
 
+def test_the_message_of_a_users_own_error_is_kept() -> None:
+    error = InputError("this method needs {a} stem")
+    assert (str(error), error.code, error.values) == ("this method needs {a} stem", "", {})
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
 @pytest.mark.parametrize(
     ("name", "meant", "message"),
     [

@@ -62,6 +62,17 @@ def test_a_killed_run_resumes_bitwise(folder: Path) -> None:
     assert records(folder / "killed") == records(folder / "whole")
 
 
+def test_a_method_refuses_a_model_in_its_own_words(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    check = (
+        "    def check(self, model, sample, **_):\n        raise InputError('the model has no stem: use small-cnn')\n"
+    )
+    method = (folder / "my_method.py").read_text(encoding="utf-8")
+    text = "from sihg.errors import InputError\n" + method.replace("    def step(", f"{check}\n    def step(")
+    (folder / "my_method.py").write_text(text, encoding="utf-8")
+    assert main([*TRAIN, "--out", "runs/mine"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == "sihg: error: the model has no stem: use small-cnn"
+
+
 def test_solve(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["solve", "my_problem.py:make", "--method", "ssi-hg,gda", "--iterations", "50"]) == 0
     assert "gda" in capsys.readouterr().out

@@ -13,12 +13,14 @@ class SihgError(Exception):
 
     Args:
         code: A short name that stays the same when the words change, such as "eps-range"; a key of errors.toml.
+            In a user's own method or attack: the message itself. Its code is then "".
         **values: The values that the message names. They are kept in `values`, for programs that react to the error.
     """
 
     def __init__(self, code: str, /, **values: object) -> None:
-        super().__init__(messages()[code].format(**values))
-        self.code, self.values = code, values
+        message = messages().get(code)
+        super().__init__(code if message is None else message.format(**values))
+        self.code, self.values = "" if message is None else code, values
 
     def within(self, place: object) -> Self:
         """Put the name of a file or the like before the message, and return the error."""
