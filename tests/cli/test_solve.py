@@ -13,6 +13,17 @@ import pytest
 from sihg.cli.main import build_parser, main
 from tests.refused import refused
 
+SAVE_OFTEN = (
+    "import sihg.minimax.comparison as c, sys; c.SECONDS_BETWEEN_SAVES = 0.1\n"
+    "from sihg.cli.main import main; sys.exit(main(sys.argv[1:]))"
+)
+
+
+def wait_for(path: Path, process: "subprocess.Popen[str] | subprocess.Popen[bytes]") -> None:
+    """Wait until a process has written a file, or has ended."""
+    while not path.exists() and process.poll() is None:
+        time.sleep(0.01)
+
 
 def run(*words: str) -> int:
     return main(list(words))
@@ -122,24 +133,11 @@ def test_resume_to_more_iterations_equals_one_run(problem: str, method: str, tmp
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_run_keeps_what_was_reached(how: signal.Signals, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    words = [
-        sys.executable,
-        "-m",
-        "sihg",
-        "solve",
-        "weak-mvi-nonlinear",
-        "--iterations",
-        "1e7",
-        "--out",
-        str(out),
-    ]
-    with subprocess.Popen([*words, "--record-every", "50"], stderr=subprocess.PIPE, text=True) as process:
-        until = time.monotonic() + 60
-        while not (out / "config.json").exists() and time.monotonic() < until:
-            time.sleep(0.05)
-        time.sleep(1.5)
+    words = ["solve", "weak-mvi-nonlinear", "--iterations", "1e7", "--record-every", "50", "--out", str(out)]
+    with subprocess.Popen([sys.executable, "-c", SAVE_OFTEN, *words], stderr=subprocess.PIPE, text=True) as process:
+        wait_for(out / "ssi-hg" / "state.safetensors", process)
         process.send_signal(how)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate()
     assert process.returncode == 130, errors
     assert f"to continue: sihg solve --resume {out}" in errors
     summary = json.loads((out / "summary.json").read_text())
@@ -152,18 +150,11 @@ def test_interrupted_run_keeps_what_was_reached(how: signal.Signals, tmp_path: P
 def test_killed_run_goes_on_from_its_last_save(tmp_path: Path) -> None:
     """kill -9 in the middle; resumed, it ends with the records of a run that was left alone."""
     start = ["solve", "weak-mvi-nonlinear", "--record-every", "50"]
-    code = (
-        "import sihg.minimax.comparison as c, sys; c.SECONDS_BETWEEN_SAVES = 0.2\n"
-        "from sihg.cli.main import main; main(sys.argv[1:])"
-    )
     out = tmp_path / "killed"
-    process = subprocess.Popen([sys.executable, "-c", code, *start, "--iterations", "1e7", "--out", str(out)])
-    until = time.monotonic() + 60
-    while not (out / "ssi-hg" / "state.safetensors").exists() and time.monotonic() < until:
-        time.sleep(0.05)
-    time.sleep(0.5)
-    process.kill()
-    process.wait()
+    command = [sys.executable, "-c", SAVE_OFTEN, *start, "--iterations", "1e7", "--out", str(out)]
+    with subprocess.Popen(command) as process:
+        wait_for(out / "ssi-hg" / "state.safetensors", process)
+        process.kill()
     from sihg.minimax import SolveState
 
     total = str(SolveState.load(out / "ssi-hg" / "state.safetensors").iteration + 75)

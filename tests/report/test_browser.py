@@ -85,7 +85,7 @@ def chromium(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     usual = ["--headless=new", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files", "--hide-scrollbars"]
     usual += [f"--user-data-dir={profile}", "--enable-logging=stderr", "--virtual-time-budget=5000"]
     command = [str(CHROMIUM), *usual, *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return subprocess.run(command, capture_output=True, text=True, check=True)
 
 
 @cache

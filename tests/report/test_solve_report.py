@@ -213,7 +213,6 @@ def test_a_browser_shows_the_page(tmp_path: Path) -> None:
         ],
         capture_output=True,
         text=True,
-        timeout=120,
         check=True,
     )
     dom = result.stdout
