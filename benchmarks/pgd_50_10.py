@@ -114,7 +114,7 @@ def accuracies_of(peer: str, left: dict[str, list[float]]) -> list[float]:
 
 
 def is_not_above(ours: list[float], theirs: list[float]) -> bool:
-    """Whether our mean is at most theirs, up to two standard errors of the difference by the spread of ours."""
+    """Return whether our mean is at most theirs plus two standard errors, estimated from the spread of ours."""
     spread = stdev(ours) if len(ours) > 1 else 0.0
     return mean(ours) <= mean(theirs) + 2 * spread * math.sqrt(1 / len(ours) + 1 / len(theirs))
 

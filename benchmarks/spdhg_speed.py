@@ -28,7 +28,7 @@ from sihg.core.prox import LinfBall, SquaredL2
 from sihg.minimax import Problem, solve, zoo
 from sihg.minimax.bilinear import BilinearCoupling
 
-odl: Any = import_module("odl")  # has no types
+odl: Any = import_module("odl")  # untyped
 odl_prox: Any = import_module("odl.solvers.nonsmooth.proximal_operators")
 
 SEED = 0
