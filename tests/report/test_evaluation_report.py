@@ -63,7 +63,7 @@ def test_curves_alone_have_a_page_without_a_table(tmp_path: Path) -> None:
     assert "<table>" not in read_page(tmp_path)
 
 
-def test_warnings_link_to_the_documents(tmp_path: Path) -> None:
+def test_warnings_name_their_check_and_record(tmp_path: Path) -> None:
     checks = [
         {"name": "one step: pgd-20", "result": "warning", "message": "one step breaks more"},
         {"name": "samples", "result": "error", "message": "too few"},
@@ -73,9 +73,9 @@ def test_warnings_link_to_the_documents(tmp_path: Path) -> None:
     write_evaluation(tmp_path, "a", **SAVED, checks=checks)
     report_evaluations(tmp_path)
     page = read_page(tmp_path)
-    link = '<a href="docs/checks.md#{0}">docs/checks.md#{0}</a>'
-    assert f"evaluation a: one step breaks more ({link.format('one-step')})" in page
-    assert f"error in the evaluation a: too few ({link.format('samples')})" in page
+    assert '<b>a</b>: one step breaks more <span class="quiet">(check “one step: pgd-20”)</span>' in page
+    assert '<b>a</b>: error: too few <span class="quiet">(check “samples”)</span>' in page
+    assert "href" not in page  # the documents are not in this folder
     assert "restarts add nothing" not in page
     assert "no other model" not in page
 

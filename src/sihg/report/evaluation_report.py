@@ -37,7 +37,7 @@ def report_evaluations(folder: Path) -> list[Path]:
         kicker="sihg, evaluations",
         about="Accuracy of models on unchanged samples and under attack within the ball.",
         facts=_facts(records),
-        warnings=page_warnings([(folder_name(folder), remark) for remark in found.remarks]),
+        warnings=page_warnings([(remark.record, remark) for remark in found.remarks]),
         evaluations=page_table(shown, "Accuracy under every attack", [colours[str(row[0])] for row in table.rows]),
         result_notes=evaluation_notes(found.attacks),
         figure_parts=figure_parts(figures, PARTS),

@@ -42,11 +42,11 @@ class FigurePart(NamedTuple):
 
 
 class PageWarning(NamedTuple):
-    """A warning, the names of what it is about, and where it is explained."""
+    """A warning, the names of what it is about, and which checks of which records gave it."""
 
     names: Sequence[str]
     text: str
-    link: str
+    origins: Sequence[str]
 
 
 class PageCell(NamedTuple):
@@ -117,12 +117,17 @@ def page_table(
 
 def page_warnings(remarks: Sequence[tuple[str, Remark]]) -> list[PageWarning]:
     """Group warnings, given with the name of what they are about, that differ only in numbers."""
-    links = {remark.text: remark.link for _, remark in remarks}
+    origins: dict[tuple[str, str], dict[str, None]] = {}
+    for name, (text, check, record) in remarks:
+        parts = [f"check “{check}”"] if check else []
+        parts += [f"evaluation {record}"] if record not in ("", name) else []
+        origins.setdefault((name, text), {}).update(dict.fromkeys(parts))
     found = []
-    for group in group_similar([(name, remark.text) for name, remark in remarks]):
+    for group in group_similar(origins):
         name, text = next(iter(group.items()))
         more = "" if len(set(group.values())) == 1 else f" ({name}; the others have other numbers)"
-        found.append(PageWarning(list(group), text + more, links[text]))
+        every = dict.fromkeys(part for pair in group.items() for part in origins[pair])
+        found.append(PageWarning(list(group), text + more, list(every)))
     return found
 
 

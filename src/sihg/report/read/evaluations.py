@@ -79,10 +79,11 @@ class RadiusCurve(Context):
 
 
 class Remark(NamedTuple):
-    """A warning about a run or an evaluation, and where the documents explain it, if they do."""
+    """A warning about a run or an evaluation; from an evaluation, with the names of the check and of the record."""
 
     text: str
-    link: str = ""
+    check: str = ""
+    record: str = ""
 
 
 class Evaluations(NamedTuple):
@@ -125,9 +126,13 @@ def collect_evaluations(
             curves |= dict.fromkeys(_curves(record, settings, older))
         for check in record.checks:
             if check.result in ("error", "warning"):
-                kind = "evaluation" if check.result == "warning" else "error in the evaluation"
-                remarks[Remark(f"{kind} {source.stem}: {check.message}", check.link)] = None
-        remarks |= {Remark(f"{row.attack}: {row.remark}"): None for row in rows if row.remark and not row.proof}
+                kind = "" if check.result == "warning" else "error: "
+                remarks[Remark(f"{kind}{check.message}", check.name, source.stem)] = None
+        remarks |= {
+            Remark(f"{row.attack}: {row.remark}", record=source.stem): None
+            for row in rows
+            if row.remark and not row.proof
+        }
     return Evaluations(tuple(attacks.values()), tuple(curves), tuple(remarks))
 
 
