@@ -9,7 +9,7 @@
 - For information: a model of MNIST of which few samples break.
 - For information: no sample breaks, since labels are the model's predictions and eps is tiny. All libraries make all
   passes; this compares the passes and the code around them.
-- For information: our attack with other chunk sizes than `sihg/robust/attacks/loop.py` chooses.
+- For information: our attack with other chunk sizes than `sihg/robust/attacks/runner.py` chooses.
 
 The last two take SHORT_STEPS steps. Trained models are kept in `--out`, and trained again when their recipe changes.
 """
@@ -40,7 +40,7 @@ from benchmarks.pgd_peers import (
 )
 from benchmarks.separate_processes import SeparateProcesses
 from benchmarks.timing import Measurement, Report, Row, SkipBenchmark, Timings, Value, time_interleaved
-from sihg.robust.attacks.loop import rows_per_chunk
+from sihg.robust.attacks.runner import rows_per_chunk
 from sihg.robust.data import load
 from sihg.robust.data.batches import batches
 from sihg.robust.methods import PGDAT

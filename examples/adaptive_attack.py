@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from sihg import evaluate, load
 from sihg.errors import SihgError
 from sihg.robust import data
-from sihg.robust.attacks.losses import margins
 from sihg.robust.evaluation import Evaluation
-from sihg.robust.gradients import cross_entropy_sum, input_gradient
+from sihg.robust.gradients import cross_entropy_sum, input_gradient, margins
 from sihg.robust.models.threshold import threshold_of
 from sihg.robust.training.weights import read_run_weights
 

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from sihg.cli.main import main
 from sihg.robust import data
 from sihg.robust.attacks import FGSM
-from sihg.robust.attacks.runner import device_of
 from sihg.robust.data import stratified_split
 from sihg.robust.evaluation.evaluate import evaluate
 from sihg.robust.evaluation.evaluate_run import EvaluationRequest, find_targets, prepare
 from sihg.robust.evaluation.stored import Z95, wilson
+from sihg.robust.gradients import device_of
 from sihg.robust.training.weights import load
 
 TINY = ("--epochs", "1", "--samples", "200", "--validation", "20", "--steps", "2", "--width", "1/4")

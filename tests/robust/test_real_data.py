@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from sihg.robust import data
+from sihg.robust.attacks.registry import plan_attacks
 from sihg.robust.attacks.runner import run_attacks
 from sihg.robust.data import DataWarning
 from sihg.robust.data.samples import stratified_split
-from sihg.robust.evaluation.plans import plan_attacks
 from sihg.robust.threat import Ball
 from sihg.robust.training.config import Settings, read_preset
 from sihg.robust.training.events import Event, StepDone

@@ -13,11 +13,9 @@ import torch
 
 from sihg.robust import data as sources
 from sihg.robust.attacks import Attack
-from sihg.robust.attacks.loop import rows_per_chunk
-from sihg.robust.attacks.preflight import check_plans
-from sihg.robust.attacks.runner import run_attacks
+from sihg.robust.attacks.registry import plan_attacks
+from sihg.robust.attacks.runner import check_plans, rows_per_chunk, run_attacks
 from sihg.robust.data.samples import Samples, stratified_subset
-from sihg.robust.evaluation.plans import plan_attacks
 from sihg.robust.threat import Ball
 from sihg.robust.training.config import Settings
 from sihg.robust.training.events import StepDone

@@ -1,4 +1,4 @@
-"""What methods and attacks share: input gradients, ascent, the backward pass that trains, scoped modes."""
+"""What methods and attacks share: losses, logits, input gradients, ascent, the pass that trains, scoped modes."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -15,6 +15,7 @@ from sihg.robust.threat import Feasible
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Slope = Callable[[Tensor], Tensor]
+DLR_CLASSES = 4  # that the difference-of-logits ratio needs
 
 
 def cross_entropy_per_row(logits: Tensor, y: Tensor) -> Tensor:
@@ -30,6 +31,59 @@ def cross_entropy_sum(logits: Tensor, y: Tensor) -> Tensor:
         raise InputError(
             "labels-beyond-outputs", low=int(y.min()), high=int(y.max()), outputs=logits.shape[1]
         ) from None
+
+
+def misclassified(logits: Tensor, y: Tensor) -> Tensor:
+    """Return, per row, whether the largest logit is not that of the label."""
+    return logits.detach().argmax(1) != y
+
+
+def margins(logits: Tensor, y: Tensor) -> Tensor:
+    """Return, per row, the logit of the label minus the largest other one."""
+    others = logits.scatter(1, y[:, None], -math.inf)
+    return logits.gather(1, y[:, None]).squeeze(1) - others.amax(1)
+
+
+def wrong_classes(logits: Tensor, y: Tensor) -> Tensor:
+    """Return, per row, the classes other than the label, (n, classes - 1), the likeliest first."""
+    label_first = logits.scatter(1, y[:, None], math.inf)
+    return label_first.argsort(dim=1, descending=True, stable=True)[:, 1:]
+
+
+def logit_difference(target: Tensor, logits: Tensor, y: Tensor) -> Tensor:
+    """Return, per row, the logit of the target minus that of the label."""
+    return (logits.gather(1, target[:, None]) - logits.gather(1, y[:, None])).squeeze(1)
+
+
+def targeted_dlr(target: Tensor, logits: Tensor, y: Tensor) -> Tensor:
+    """Return, per row, the targeted difference-of-logits ratio; with fewer than four classes its numerator alone."""
+    difference = logit_difference(target, logits, y)
+    if logits.shape[1] < DLR_CLASSES:
+        return difference
+    first, _, third, fourth = torch.topk(logits, DLR_CLASSES, dim=1).values.unbind(1)
+    return difference / (first - (third + fourth) / 2 + 1e-12)
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Return where the model computes."""
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+
+
+def compute_logits(model: nn.Module, x: Tensor) -> Tensor:
+    """Return the outputs of the model in evaluation mode, without gradients."""
+    with evaluation_mode(model), torch.no_grad():
+        logits: Tensor = model(x)
+    return logits
+
+
+def is_missing_gradient(error: RuntimeError) -> bool:
+    """Return whether torch says that the output of a model cannot be differentiated in its input."""
+    ways = (
+        "does not require grad",
+        "not have been used in the graph",
+        "Can't call numpy() on Tensor that requires grad",
+    )
+    return any(way in str(error) for way in ways)
 
 
 def check_finite(loss: Tensor, point: Tensor) -> Tensor:

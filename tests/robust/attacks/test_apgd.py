@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from sihg.core.draw import generator
-from sihg.robust.attacks import APGD, loop, losses
+from sihg.robust.attacks import APGD, runner
 from sihg.robust.attacks.apgd import Run, checkpoints
-from sihg.robust.attacks.losses import targeted_dlr
 from sihg.robust.attacks.search import Rows
+from sihg.robust.gradients import margins, targeted_dlr
 from sihg.robust.threat import Ball
 from tests.robust.attacks.trained_models import SHAPES, assert_inside, bounds_of, mixed, trained
 from tests.robust.methods.nets import samples, watched
@@ -134,7 +134,7 @@ def test_verdicts_are_those_of_the_plain_twin(bounds: str, norm: str, kind: str,
     assert mixed(verdict.broken)
     logits = model(verdict.x_adv)
     assert (logits.argmax(1) != y).tolist() == broken
-    torch.testing.assert_close(verdict.margin, losses.margins(logits, y), rtol=0, atol=1e-12)
+    torch.testing.assert_close(verdict.margin, margins(logits, y), rtol=0, atol=1e-12)
     assert_inside(attack, x, verdict.x_adv)
 
 
@@ -183,7 +183,7 @@ def test_a_row_does_not_mind_its_company(loss: str, monkeypatch: pytest.MonkeyPa
     model = trained("table")
     attack = APGD(eps=0.1, steps=10, loss=loss)
     whole = attack.run(model, x, y, seed=1)
-    monkeypatch.setattr(loop, "rows_per_chunk", lambda _shape: 64)
+    monkeypatch.setattr(runner, "rows_per_chunk", lambda _shape: 64)
     order = torch.randperm(150, generator=torch.Generator().manual_seed(0))
     again = attack.run(model, x[order], y[order], seed=1, numbers=order)
     assert torch.equal(again.broken, whole.broken[order])

@@ -12,9 +12,10 @@ from scipy.optimize import linprog, minimize
 from torch import Tensor, nn
 
 from sihg.core.draw import generator
-from sihg.robust.attacks import loop, losses
+from sihg.robust.attacks import runner
 from sihg.robust.attacks._hyperplane import shortest_steps
 from sihg.robust.attacks.fab import FAB
+from sihg.robust.gradients import margins
 from sihg.robust.threat import uniform_noise
 from tests.robust.attacks.trained_models import SHAPES, assert_inside, bounds_of, mixed, trained
 from tests.robust.methods.nets import samples, watched
@@ -210,7 +211,7 @@ def test_verdicts_are_those_of_the_plain_twin(bounds: str, norm: str, kind: str)
     with torch.no_grad():
         logits = model(verdict.x_adv)
     assert torch.equal(logits.argmax(1) != y, verdict.broken)
-    torch.testing.assert_close(losses.margins(logits, y), verdict.margin, rtol=0, atol=1e-12)
+    torch.testing.assert_close(margins(logits, y), verdict.margin, rtol=0, atol=1e-12)
     assert_inside(attack, x, verdict.x_adv)
     order = torch.inf if norm == "linf" else 2
     assert float(torch.linalg.vector_norm((verdict.x_adv - x).flatten(1), ord=order, dim=1).max()) <= attack.eps
@@ -284,7 +285,7 @@ def test_results_depend_on_seed_and_number_alone(norm: str, monkeypatch: pytest.
     assert torch.equal(torch.cat([part.broken for part in parts]), whole.broken[order])
     torch.testing.assert_close(torch.cat([part.x_adv for part in parts]), whole.x_adv[order], rtol=0, atol=1e-9)
     assert sum(part.passes for part in parts) == whole.passes
-    monkeypatch.setattr(loop, "rows_per_chunk", lambda _shape: 64)
+    monkeypatch.setattr(runner, "rows_per_chunk", lambda _shape: 64)
     monkeypatch.setattr("sihg.robust.attacks.fab.VALUES_PER_BLOCK", 60)  # ten rows
     again = attack.run(model, x, y, seed=1)
     assert torch.equal(again.broken, whole.broken)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sihg.robust.attacks import FGSM, PGD, loop
+from sihg.robust.attacks import FGSM, PGD, runner
 from sihg.robust.gradients import evaluation_mode, input_gradient
 from tests.robust.attacks.trained_models import SHAPES, assert_inside, bounds_of, mixed, trained
 from tests.robust.attacks.twins import plain_pgd
@@ -144,7 +144,7 @@ def test_results_depend_on_the_seed_alone(norm: str, monkeypatch: pytest.MonkeyP
     assert torch.equal(attack(model, x, y, seed=1), first.x_adv)
     assert not torch.equal(first.x_adv, other.x_adv)
     for chunk in (64, 128, 512):
-        monkeypatch.setattr(loop, "rows_per_chunk", lambda _shape, rows=chunk: rows)
+        monkeypatch.setattr(runner, "rows_per_chunk", lambda _shape, rows=chunk: rows)
         again = attack.run(model, x, y, seed=1)
         assert torch.equal(again.broken, first.broken)
         assert again.passes == first.passes

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from sihg.robust.attacks import PGD, Attack, Natural, Noise
 from sihg.robust.attacks import runner as cascade
-from sihg.robust.attacks.losses import margins
 from sihg.robust.attacks.registry import build_plan
 from sihg.robust.attacks.runner import attack_parts, join_outcomes, run_attacks
 from sihg.robust.data.samples import Samples, as_samples
 from sihg.robust.evaluation.evaluate import evaluate
+from sihg.robust.gradients import margins
 from sihg.robust.threat import Ball
 from tests.refused import refused
 from tests.robust.evaluation.test_evaluate import Threshold, on_a_line

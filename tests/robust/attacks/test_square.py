@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from sihg.core.draw import generator
-from sihg.robust.attacks import loop, losses, square
+from sihg.robust.attacks import runner, square
 from sihg.robust.attacks.square import Square
+from sihg.robust.gradients import margins
 from tests.robust.attacks.trained_models import SHAPES, assert_inside, bounds_of, mixed, trained
 from tests.robust.methods.nets import gradients, net, samples, watched
 
@@ -272,7 +273,7 @@ def test_what_is_found_is_the_smallest_margin_of_all_queries(norm: str) -> None:
         found = two.run(model, x, y)
     assert points.rows == [10] * 61  # the samples themselves, and 30 queries a run
     assert not found.broken.any()
-    seen = torch.stack([losses.margins(model(point), y) for point in points.inputs])
+    seen = torch.stack([margins(model(point), y) for point in points.inputs])
     torch.testing.assert_close(found.margin, seen.amin(0), rtol=0, atol=1e-12)
     where = seen.argmin(0).tolist()
     assert torch.equal(found.x_adv, torch.stack([points.inputs[query][row] for row, query in enumerate(where)]))
@@ -305,7 +306,7 @@ def test_results_depend_on_the_seed_alone(norm: str, monkeypatch: pytest.MonkeyP
     assert torch.equal(torch.cat([part.broken for part in parts]), first.broken[order])
     torch.testing.assert_close(torch.cat([part.x_adv for part in parts]), first.x_adv[order], rtol=0, atol=1e-12)
     assert sum(part.forwards for part in parts) == first.forwards
-    monkeypatch.setattr(loop, "rows_per_chunk", lambda _shape: 64)
+    monkeypatch.setattr(runner, "rows_per_chunk", lambda _shape: 64)
     chunked = attack.run(model, x, y, seed=1)
     assert torch.equal(chunked.broken, first.broken)
     assert chunked.forwards == first.forwards

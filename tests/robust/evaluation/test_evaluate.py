@@ -11,12 +11,11 @@ from torch import Tensor, nn
 from sihg.errors import InputError
 from sihg.robust.attacks import PGD, Natural, Transfer
 from sihg.robust.attacks import runner as cascade
-from sihg.robust.attacks.preflight import check_device, check_model, check_range
-from sihg.robust.attacks.runner import run_attacks
+from sihg.robust.attacks.registry import Attacks, plan_attacks
+from sihg.robust.attacks.runner import check_device, check_model, check_range, run_attacks
 from sihg.robust.data.samples import Samples, as_samples
 from sihg.robust.evaluation import Evaluation, evaluate, reattack
 from sihg.robust.evaluation.findings import describe_ball
-from sihg.robust.evaluation.plans import Attacks, plan_attacks
 from sihg.robust.evaluation.stored import wilson
 from sihg.robust.threat import Ball, Bounds
 from tests.refused import refused

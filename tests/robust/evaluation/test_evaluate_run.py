@@ -8,9 +8,9 @@ import pytest
 import sihg
 from sihg.cli.main import main
 from sihg.robust.attacks import runner
+from sihg.robust.attacks.registry import plan_attacks
 from sihg.robust.evaluation import EvaluationWarning, partial
 from sihg.robust.evaluation.evaluate_run import find_targets
-from sihg.robust.evaluation.plans import plan_curve
 from sihg.robust.threat import Ball
 from sihg.store.schema import CurveRecord, read_evaluation
 from tests.refused import refused
@@ -83,7 +83,7 @@ def test_a_curve_of_a_run(run: Path) -> None:
 
 @pytest.mark.parametrize("last_iterate", [True, False])
 def test_the_rule_holds_at_every_radius(last_iterate: bool) -> None:
-    plan = plan_curve("pgd-3", Ball(0.2), [0.1, 0.2], last_iterate=last_iterate)["pgd-3"]
+    plan = plan_attacks("pgd-3", Ball(0.2), [0.1, 0.2], last_iterate=last_iterate)["pgd-3"]
     assert [getattr(attack, "last_iterate", None) for attack in plan.values()] == [last_iterate] * 2
     assert [attack.ball.eps for attack in plan.values()] == [0.1, 0.2]
 

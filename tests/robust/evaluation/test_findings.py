@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 import sihg
 from sihg.robust.attacks import PGD, Transfer, runner
+from sihg.robust.attacks.registry import Attacks
 from sihg.robust.evaluation import partial
 from sihg.robust.evaluation.diagnostics import inspect_model
 from sihg.robust.evaluation.findings import Evaluation
-from sihg.robust.evaluation.plans import Attacks
 from sihg.robust.threat import Ball
 from sihg.store.schema import Check, CurveRecord, EvaluationRecord, count_results, read_evaluation
 from tests.refused import refused

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from sihg.robust.attacks import APGD, PGD, Attack, Natural, Noise
 from sihg.robust.attacks import runner as cascade
-from sihg.robust.attacks.losses import margins
 from sihg.robust.attacks.runner import Outcome, Part, attack_parts, join_outcomes
 from sihg.robust.data.samples import Samples, as_samples
 from sihg.robust.evaluation import partial
 from sihg.robust.evaluation.partial import EvaluationWarning, PartialResults
+from sihg.robust.gradients import margins
 from sihg.store.schema import Json
 from tests.refused import refused
 from tests.robust.attacks.trained_models import assert_inside

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from sihg.robust.attacks import PGD, Attack
+from sihg.robust.attacks.registry import plan_attacks
 from sihg.robust.attacks.runner import Outcome, run_attacks
 from sihg.robust.attacks.search import Search
 from sihg.robust.data.samples import Samples, as_samples
 from sihg.robust.evaluation import reattack
 from sihg.robust.evaluation.diagnostics import MAX_PROBED
 from sihg.robust.evaluation.evaluate import evaluate
-from sihg.robust.evaluation.plans import plan_attacks
 from sihg.robust.evaluation.reattack import Probe, reattack_checks
 from sihg.robust.threat import Ball
 from sihg.store.schema import Check

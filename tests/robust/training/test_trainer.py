@@ -9,10 +9,10 @@ from torch import nn
 
 from sihg.errors import InputError, NotFiniteError
 from sihg.robust import data
+from sihg.robust.attacks.registry import plan_attacks
 from sihg.robust.attacks.runner import run_attacks
 from sihg.robust.data.batches import epoch_batches
 from sihg.robust.data.samples import Samples, as_samples
-from sihg.robust.evaluation.plans import plan_attacks
 from sihg.robust.methods import MSIHG
 from sihg.robust.threat import Ball
 from sihg.robust.training.events import CheckpointSaved, EpochDone, Event, StepDone

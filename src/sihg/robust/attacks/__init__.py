@@ -11,11 +11,11 @@ from sihg.robust.attacks.registry import ATTACK_FORMS, build_attack
 if TYPE_CHECKING:
     from sihg.robust.attacks.apgd import APGD as APGD
     from sihg.robust.attacks.base import Attack as Attack
+    from sihg.robust.attacks.base import Natural as Natural
     from sihg.robust.attacks.certified import Certified as Certified
     from sihg.robust.attacks.fab import FAB as FAB
-    from sihg.robust.attacks.fgsm import FGSM as FGSM
-    from sihg.robust.attacks.no_attack import Natural as Natural
     from sihg.robust.attacks.noise import Noise as Noise
+    from sihg.robust.attacks.pgd import FGSM as FGSM
     from sihg.robust.attacks.pgd import PGD as PGD
     from sihg.robust.attacks.search import Search as Search
     from sihg.robust.attacks.search import Verdict as Verdict
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from sihg.robust.attacks.transfer import Transfer as Transfer
     from sihg.robust.attacks.user_function import FunctionAttack as FunctionAttack
 
-_HOMES = {name: name.lower() for name in ("APGD", "Certified", "FAB", "FGSM", "Noise", "PGD", "Square", "Transfer")}
-_HOMES |= {"Attack": "base", "FunctionAttack": "user_function", "Natural": "no_attack"}
+_HOMES = {name: name.lower() for name in ("APGD", "Certified", "FAB", "Noise", "PGD", "Square", "Transfer")}
+_HOMES |= {"Attack": "base", "FGSM": "pgd", "FunctionAttack": "user_function", "Natural": "base"}
 _HOMES |= {"Search": "search", "Verdict": "search"}
 __all__ = ["ATTACK_FORMS", "build_attack", *_HOMES]
 

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from sihg.errors import UnknownNameError
 from sihg.robust.attacks.base import Attack, check_counts
-from sihg.robust.attacks.losses import DLR_CLASSES, targeted_dlr, wrong_classes
 from sihg.robust.attacks.search import Rows, Search
-from sihg.robust.gradients import Loss, cross_entropy_per_row
+from sihg.robust.gradients import DLR_CLASSES, Loss, cross_entropy_per_row, targeted_dlr, wrong_classes
 from sihg.robust.threat import surface_noise
 
 LOSSES = ("ce", "dlr-t")

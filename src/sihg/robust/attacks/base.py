@@ -1,4 +1,4 @@
-"""The base class of attacks: the ball, and how an attack is called."""
+"""The base class of attacks: the ball, and how an attack is called; and no attack, the samples as they are."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from sihg.errors import InputError
-from sihg.robust.attacks.loop import attack_batch
+from sihg.robust.attacks.runner import attack_batch
 from sihg.robust.attacks.search import Search, Verdict
 from sihg.robust.threat import Ball, Bounds
 
@@ -73,6 +73,26 @@ class Attack(ABC):
     @abstractmethod
     def search(self, search: Search, seed: int) -> None:
         """Attack the rows of one search."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Natural(Attack):
+    """Look at x itself, which gives the clean accuracy.
+
+    Args:
+        eps: Ignored, as are norm and bounds.
+    Example:
+        >>> import torch
+        >>> Natural().run(torch.nn.Linear(2, 3), torch.zeros(1, 2), torch.tensor([0])).forwards
+        1
+    """
+
+    eps: float = 0.0
+    bounds: Bounds = None
+
+    def search(self, search: Search, seed: int) -> None:  # noqa: ARG002
+        """Record the samples."""
+        search.record_clean()
 
 
 def check_counts(**counts: int) -> None:

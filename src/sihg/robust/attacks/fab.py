@@ -9,8 +9,8 @@ from torch import Tensor
 
 from sihg.robust.attacks._hyperplane import shortest_steps
 from sihg.robust.attacks.base import Attack, check_counts
-from sihg.robust.attacks.losses import logit_difference, margins, misclassified, wrong_classes
 from sihg.robust.attacks.search import Rows, Search, true_places
+from sihg.robust.gradients import logit_difference, margins, misclassified, wrong_classes
 from sihg.robust.threat import uniform_noise
 
 ALPHA_MAX, ETA, BETA = 0.1, 1.05, 0.9  # the paper's: most pull towards x, overshoot, step back

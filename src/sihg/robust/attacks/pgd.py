@@ -1,4 +1,4 @@
-"""Projected gradient ascent on the samples that are not broken yet."""
+"""Projected gradient ascent on unbroken samples; its single step is the fast gradient sign method."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from sihg.errors import InputError
+from sihg.parse import Number, parse_number
 from sihg.robust.attacks.base import Attack, check_counts
 from sihg.robust.attacks.search import Rows, Search
 from sihg.robust.gradients import cross_entropy_per_row
-from sihg.robust.threat import uniform_noise
+from sihg.robust.threat import Bounds, uniform_noise
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -73,3 +74,31 @@ class PGD(Attack):
             return torch.zeros_like(rows.x)
         make = partial(uniform_noise, self.norm, radius=self.eps, dtype=rows.x.dtype)
         return rows.feasible.project_(rows.draw(rows.x.shape[1:], make, seed, "attack start", run))
+
+
+def FGSM(  # noqa: N802
+    *, eps: Number, norm: str = "linf", bounds: Bounds = (0.0, 1.0), last_iterate: bool = False
+) -> PGD:
+    """Build PGD with one step of length eps from x itself (Goodfellow et al., 2015); x counts too, as PGD's start.
+
+    Args:
+        eps: The radius of the ball, a number or text such as "8/255".
+        norm: linf or l2.
+        bounds: The lowest and the highest value of x + delta, or None.
+        last_iterate: Count the end of the step only.
+    Returns:
+        The attack.
+    Example:
+        >>> FGSM(eps=0.1).steps
+        1
+    """
+    eps = parse_number(eps, "eps")
+    return PGD(
+        eps=eps,
+        steps=1,
+        norm=norm,
+        step_size=eps or None,
+        bounds=bounds,
+        last_iterate=last_iterate,
+        random_start=False,
+    )

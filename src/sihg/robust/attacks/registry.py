@@ -1,21 +1,27 @@
-"""Attacks by name, ours and a user's own. Torch is loaded when an attack is built."""
+"""Attacks by name, ours and a user's own, at one radius or at several. Torch is loaded when an attack is built."""
 
+import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from sihg.errors import InputError, UnknownNameError
+from sihg.parse import Number, parse_int, parse_names, parse_number
 from sihg.user_code import FORMS, call_user_code, load_callable
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from sihg.robust.attacks.base import Attack
     from sihg.robust.threat import Ball
 
+AttackFunction: TypeAlias = "Callable[[Tensor, Tensor], Tensor]"  # (x, y) -> x_adv
+Attacks: TypeAlias = Union[str, Sequence[str], "Mapping[str, str | Attack | AttackFunction]"]
+LoadSource: TypeAlias = "Callable[[str], nn.Module]"  # loads the model that transfer:RUN names
 Plan: TypeAlias = "Mapping[str, Attack]"  # attacks by name; each sees the samples that those before did not break
 STANDARD = ("apgd-ce", "apgd-t", "fab-t", "square")  # the attacks of AutoAttack
 ATTACK_FORMS = {  # what `build_plan` takes (R: restarts, each on the samples that are not broken yet)
@@ -35,9 +41,9 @@ ATTACK_FORMS = {  # what `build_plan` takes (R: restarts, each on the samples th
 }
 _STEPS = ("steps", "restarts")
 _KINDS: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {  # module, class, settings, what numbers mean
-    "natural": ("no_attack", "Natural", {}, ()),
+    "natural": ("base", "Natural", {}, ()),
     "certified": ("certified", "Certified", {}, ()),
-    "fgsm": ("fgsm", "FGSM", {}, ()),
+    "fgsm": ("pgd", "FGSM", {}, ()),
     "pgd": ("pgd", "PGD", {}, _STEPS),
     "apgd-ce": ("apgd", "APGD", {"loss": "ce"}, _STEPS),
     "apgd-t": ("apgd", "APGD", {"loss": "dlr-t"}, _STEPS),
@@ -50,9 +56,43 @@ _MEANT |= {"pgd": "pgd-20", "pgd20": "pgd-20", "apgd": "apgd-ce", "fab": "fab-t"
 _MEANT |= dict.fromkeys(("autoattack", "aa"), "standard")
 
 
-def build_plan(
-    name: str, ball: "Ball", *, last_iterate: bool = False, source: "Callable[[str], nn.Module] | None" = None
-) -> Plan:
+def plan_attacks(
+    attacks: Attacks,
+    ball: "Ball",
+    radii: Sequence[float] = (),
+    *,
+    last_iterate: bool = False,
+    source: "LoadSource | None" = None,
+) -> dict[str, Plan]:
+    """Return for each name the attacks to run, each on the samples that those before did not break.
+
+    Args:
+        attacks: Names, or a dict of names, attacks and functions (x, y) -> x_adv.
+        ball: Where the attacks may search.
+        radii: Of a curve: the attacks, by name alone, are run at these growing radii.
+        last_iterate: For PGD and FGSM: count the end of a run only.
+        source: Loads the model that `transfer:RUN` names.
+    """
+    if radii or not isinstance(attacks, Mapping) or not attacks:
+        attacks = {name: name for name in attack_names(attacks or "")}
+    plans: dict[str, Plan] = {}
+    for name, attack in attacks.items():
+        if not isinstance(attack, str):
+            plans[name] = {name: _check_users_attack(name, attack, ball)}
+        elif not radii:
+            stages = build_plan(attack, ball, last_iterate=last_iterate, source=source)
+            plans[name] = stages if len(stages) > 1 else {name: next(iter(stages.values()))}
+        else:  # a larger ball holds whatever breaks in a smaller one
+            curve: dict[str, Attack] = {}
+            for eps in radii:
+                inside = type(ball)(eps, ball.norm, ball.bounds)
+                found = build_plan(name if eps else "natural", inside, last_iterate=last_iterate, source=source)
+                curve |= {f"{radius_name(eps)} {stage}": attack for stage, attack in found.items()}
+            plans[name] = curve
+    return plans
+
+
+def build_plan(name: str, ball: "Ball", *, last_iterate: bool = False, source: "LoadSource | None" = None) -> Plan:
     """Build the attack of a name; "standard" is several, each for the samples that those before did not break."""
     if name == "standard":
         return {part: build_attack(part, ball) for part in ("natural", *STANDARD)}
@@ -60,7 +100,7 @@ def build_plan(
 
 
 def build_attack(
-    name: str, ball: "Ball", *, last_iterate: bool = False, source: "Callable[[str], nn.Module] | None" = None
+    name: str, ball: "Ball", *, last_iterate: bool = False, source: "LoadSource | None" = None
 ) -> "Attack":
     """Build an attack within a ball.
 
@@ -103,8 +143,7 @@ def _build_users_attack(name: str, within: dict[str, Any]) -> "Attack":
     found = load_callable("attack", name)
     if not isinstance(found, type):
         function = lambda *args: call_user_code("attack", name, found, *args)  # noqa: E731
-        code = getattr(found, "__code__", None)
-        digest = sha256(Path(code.co_filename).read_bytes()).hexdigest() if code else ""
+        digest = _sha256_of_source(found)
         return _find("user_function", "FunctionAttack")(**within, function=function, name=name, sha256=digest)
     attack = call_user_code("attack", name, found, **within)
     if not isinstance(attack, Attack):
@@ -112,5 +151,89 @@ def _build_users_attack(name: str, within: dict[str, Any]) -> "Attack":
     return attack
 
 
+def _check_users_attack(name: str, attack: "Attack | AttackFunction", ball: "Ball") -> "Attack":
+    from sihg.robust.attacks.base import Attack, Natural
+
+    if isinstance(attack, Attack):
+        if not (isinstance(attack, Natural) or attack.ball.same_as(ball)):
+            raise InputError("attack-ball", name=name, own=attack.ball, ball=ball)
+        return attack
+    if not callable(attack):
+        raise InputError("attack-type", name=name, kind=type(attack).__name__)
+    function = lambda _model, x, y: attack(x, y)  # noqa: E731
+    within = {"eps": ball.eps, "norm": ball.norm, "bounds": ball.bounds}
+    return _find("user_function", "FunctionAttack")(**within, function=function, name=name)
+
+
 def _find(module: str, name: str) -> "Callable[..., Attack]":
     return getattr(import_module(f"sihg.robust.attacks.{module}"), name)  # type: ignore[no-any-return]
+
+
+def describe_plans(plans: Mapping[str, Plan]) -> dict[str, dict[str, str]]:
+    """Return what tells attacks from others: their settings and, of a user's class, the SHA-256 of its files.
+
+    Raises InputError for a function that is not in a known file: it may have changed unnoticed.
+    """
+    from sihg.robust.attacks.user_function import FunctionAttack
+
+    for attack in (attack for plan in plans.values() for attack in plan.values()):
+        if isinstance(attack, FunctionAttack) and not attack.sha256:
+            raise InputError("resume-function", name=attack.name)
+    return {name: {stage: _describe(attack) for stage, attack in plan.items()} for name, plan in plans.items()}
+
+
+def _describe(attack: "Attack") -> str:
+    own = [kind for kind in type(attack).__mro__ if kind.__module__.split(".")[0] not in ("sihg", "abc", "builtins")]
+    return " ".join([repr(attack), *map(_sha256_of_source, own)])
+
+
+def _sha256_of_source(found: Any) -> str:
+    """Return the SHA-256 of the file of a function or class; empty if there is none."""
+    try:
+        file = Path(inspect.getsourcefile(found) or "")
+    except TypeError:  # a builtin, or an object that is neither
+        return ""
+    return sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
+
+
+def attack_names(attacks: Attacks) -> list[str]:
+    """Return the names in "a,b" or in a sequence; a dict is refused, since its attacks have one radius."""
+    if isinstance(attacks, Mapping) or not isinstance(attacks, str | Sequence):
+        raise InputError("attacks-type", kind=type(attacks).__name__)
+    for kind in (type(name).__name__ for name in attacks if not isinstance(name, str)):
+        raise InputError("attack-name-type", kind=kind)
+    names = parse_names(attacks)
+    if not names:
+        raise InputError("no-attack")
+    return names
+
+
+def radius_name(eps: float) -> str:
+    """Return a radius as the stages of a curve are named."""
+    return f"{eps:.12g}"
+
+
+def parse_curve(text: str) -> list[float]:
+    """Convert "A:B:N" to N radii from A to B.
+
+    >>> parse_curve("0:0.5:3")
+    [0.0, 0.25, 0.5]
+    """
+    parts = text.split(":")
+    try:
+        first, last, count = parse_number(parts[0]), parse_number(parts[1]), parse_int(parts[2])
+        if len(parts) != 3:
+            raise IndexError
+    except (InputError, IndexError, OverflowError):
+        raise InputError("curve-form", curve=text) from None
+    if not (0 <= first < last < float("inf") and count >= 2):
+        raise InputError("curve-range", curve=text)
+    return [first + (last - first) * i / (count - 1) for i in range(count)]
+
+
+def check_radii(radii: Sequence[Number]) -> list[float]:
+    """Return the radii as numbers, or raise InputError unless there are two or more and they grow from >= 0."""
+    numbers, given = [parse_number(radius, "a radius") for radius in radii], list(radii)
+    if len(numbers) < 2 or not numbers[0] >= 0 or any(b <= a for a, b in pairwise(numbers)):
+        raise InputError("radii-range", given=given)
+    return numbers

@@ -1,19 +1,30 @@
-"""Attacks on all samples, a part at a time; in a cascade each attack sees what the ones before left."""
+"""Run attacks: check that they can run, then attack all samples, a part at a time.
+
+In a cascade, each attack sees the samples that those before did not break.
+"""
 
 import math
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from sihg.errors import InputError
-from sihg.robust.attacks.base import Attack
-from sihg.robust.attacks.loop import attack_batch, rows_per_chunk
 from sihg.robust.attacks.registry import Plan
-from sihg.robust.attacks.search import Verdict, check_points
+from sihg.robust.attacks.search import ROWS_PER_DRAW, Rows, Search, Verdict, check_points
 from sihg.robust.data.samples import Samples
+from sihg.robust.gradients import compute_logits, device_of, evaluation_mode, inner_mode, is_missing_gradient
+from sihg.robust.threat import Ball
+
+if TYPE_CHECKING:
+    from sihg.robust.attacks.base import Attack
+
+HALF_PRECISION = (torch.float16, torch.bfloat16)
+MAX_VALUES, MAX_ROWS = 1024 * 784, 1024  # values of x, and rows, in a chunk: measured, see benchmarks/attack_speed.py
+ROWS_PER_LOOK = 4096  # samples converted to floats at once
 
 
 @dataclass(eq=False)
@@ -21,23 +32,23 @@ class Outcome:
     """How the samples fared under an attack; in a cascade, under it and those before."""
 
     attack: str
-    attacked: Tensor  # which samples were
-    broken: Tensor  # which do not hold
+    attacked: Tensor  # which samples were attacked
+    broken: Tensor  # which samples do not hold
     prediction: Tensor  # at the point found, -1 where not attacked
     margin: Tensor  # at the point found, nan where not attacked
     passes: int = 0  # forward and backward
     forwards: int = 0  # forward alone
     seconds: float = 0.0
-    done: int = 0  # of those to be attacked
+    done: int = 0  # of the samples to attack
     remark: str = ""
-    proof: bool = False  # whether the others are proven to hold, and the broken ones may
-    stages: tuple["Outcome", ...] = field(default=())
+    proof: bool = False  # True: the others are proven to hold, and the broken ones may hold
+    stages: tuple["Outcome", ...] = ()
 
     @classmethod
     def begin(cls, attack: str, broken: Tensor) -> "Outcome":
-        """Before an attack on those that are not broken yet."""
-        nothing = torch.full(broken.shape, math.nan)
-        return cls(attack, ~broken, broken.clone(), torch.full(broken.shape, -1), nothing)
+        """Return the outcome before an attack on the samples that are not broken yet."""
+        unknown = torch.full(broken.shape, math.nan)
+        return cls(attack, ~broken, broken.clone(), torch.full(broken.shape, -1), unknown)
 
     @property
     def accuracy(self) -> float:
@@ -45,7 +56,7 @@ class Outcome:
         return int((~self.broken).sum()) / len(self.broken)
 
     def add(self, numbers: Tensor, verdict: Verdict, seconds: float) -> None:
-        """What became of some samples."""
+        """Add what an attack found for the samples of these numbers."""
         self.broken[numbers] = verdict.broken.cpu()
         self.prediction[numbers] = verdict.prediction.cpu()
         self.margin[numbers] = verdict.margin.float().cpu()
@@ -59,9 +70,9 @@ class Outcome:
 class Part:
     """An attack on some samples has ended: its outcome so far, and what it found for these samples."""
 
-    key: str  # of the attack: its name, in a sequence "name: stage"
+    key: str  # of the attack: its name, in a cascade "name: stage"
     outcome: Outcome
-    numbers: Tensor  # of the samples; none before the first part
+    numbers: Tensor  # of the samples; empty before the first part
     verdict: Verdict | None = None  # None before the first part
 
 
@@ -100,23 +111,13 @@ def attack_parts(
             broken = outcome.broken
 
 
-def join_outcomes(plans: Mapping[str, Plan], outcomes: Mapping[str, Outcome]) -> list[Outcome]:
-    """Return one outcome for each plan, made of those of its stages."""
-    joined = []
-    for name, plan in plans.items():
-        stages = [outcomes[name if len(plan) == 1 else f"{name}: {stage}"] for stage in plan]
-        joined.append(stages[0] if len(stages) == 1 else _joined(name, stages))
-    return joined
-
-
 def _attack(
-    model: nn.Module, samples: Samples, attack: Attack, outcome: Outcome, seed: int, key: str
+    model: nn.Module, samples: Samples, attack: "Attack", outcome: Outcome, seed: int, key: str
 ) -> Iterator[Part]:
-    device = device_of(model)
     left = outcome.attacked.nonzero().flatten()[outcome.done :]
     for numbers in left.split(rows_per_chunk(samples.shape)) if len(left) else ():
         begin = time.perf_counter()
-        x, y = samples.floats(numbers).to(device), samples.y[numbers].to(device)
+        x, y = load_rows(model, samples, numbers)
         try:
             verdict = attack_batch(attack, model, x, y, seed, numbers=numbers)
         except RuntimeError as error:
@@ -129,39 +130,152 @@ def _attack(
         yield Part(key, outcome, numbers, verdict)
 
 
-def _joined(name: str, stages: list[Outcome]) -> Outcome:
-    """A cascade as one attack: each sample at the point that broke it, or at that of smallest margin."""
-    last = stages[-1]
+def join_outcomes(plans: Mapping[str, Plan], outcomes: Mapping[str, Outcome]) -> list[Outcome]:
+    """Return one outcome for each plan, made of those of its stages."""
+    joined = []
+    for name, plan in plans.items():
+        stages = [outcomes[name if len(plan) == 1 else f"{name}: {stage}"] for stage in plan]
+        joined.append(stages[0] if len(stages) == 1 else _join_stages(name, stages))
+    return joined
+
+
+def _join_stages(name: str, stages: list[Outcome]) -> Outcome:
+    """Return a cascade as one attack: each sample at the point that broke it, or at that of smallest margin."""
     prediction, margin = stages[0].prediction.clone(), stages[0].margin.clone()
-    for one in stages[1:]:
-        better = one.attacked & (one.broken | ~(one.margin >= margin))
-        prediction[better], margin[better] = one.prediction[better], one.margin[better]
+    for stage in stages[1:]:
+        better = stage.attacked & (stage.broken | ~(stage.margin >= margin))
+        prediction[better], margin[better] = stage.prediction[better], stage.margin[better]
     return Outcome(
         name,
         stages[0].attacked,
-        last.broken,
+        stages[-1].broken,
         prediction,
         margin,
-        sum(one.passes for one in stages),
-        sum(one.forwards for one in stages),
-        sum(one.seconds for one in stages),
-        len(last.broken),
-        "; ".join(f"{one.attack}: {one.remark}" for one in stages if one.remark),
-        last.proof,
+        sum(stage.passes for stage in stages),
+        sum(stage.forwards for stage in stages),
+        sum(stage.seconds for stage in stages),
+        len(prediction),
+        "; ".join(f"{stage.attack}: {stage.remark}" for stage in stages if stage.remark),
+        stages[-1].proof,
         tuple(stages),
     )
 
 
-def is_missing_gradient(error: RuntimeError) -> bool:
-    """Whether torch says that a model's output does not depend on its input in a way that can be differentiated."""
-    ways = (
-        "does not require grad",
-        "not have been used in the graph",
-        "Can't call numpy() on Tensor that requires grad",
+def attack_batch(
+    attack: "Attack", model: nn.Module, x: Tensor, y: Tensor, seed: int = 0, *, numbers: Tensor | None = None
+) -> Verdict:
+    """Attack every row of x; `numbers` are those of its rows in a larger set, which decide the draws."""
+    check_module(model)
+    numbers = torch.arange(len(x)) if numbers is None else numbers
+    check_batch(x, y, numbers)
+    x, y, numbers = x.detach(), y.long(), numbers.to(x.device)
+    size, found = rows_per_chunk(x.shape[1:]), []
+    with inner_mode(model, "running") if attack.input_gradients_only else evaluation_mode(model):
+        for done in range(0, max(len(x), 1), size):
+            part = slice(done, done + size)
+            place = torch.arange(len(x[part]), device=x.device)
+            rows = Rows(x[part], y[part], attack.ball.around(x[part]), numbers[part], place)
+            found.append(Search(model, rows))
+            if len(rows):
+                attack.search(found[-1], seed)
+    return Verdict(
+        attack.ball.clip(torch.cat([search.x_adv for search in found])),
+        torch.cat([search.broken for search in found]),
+        torch.cat([search.prediction for search in found]),
+        torch.cat([search.margin for search in found]),
+        sum(search.passes for search in found),
+        sum(search.forwards for search in found),
+        max(search.classes for search in found),
     )
-    return any(what in str(error) for what in ways)
 
 
-def device_of(model: nn.Module) -> torch.device:
-    """Where the model computes."""
-    return next((p.device for p in model.parameters()), torch.device("cpu"))
+def rows_per_chunk(shape: Sequence[int]) -> int:
+    """Return how many samples of this shape to attack at once, a multiple of ROWS_PER_DRAW."""
+    return max(ROWS_PER_DRAW, min(MAX_ROWS, MAX_VALUES // max(1, math.prod(shape)) // ROWS_PER_DRAW * ROWS_PER_DRAW))
+
+
+def check_module(model: object) -> None:
+    """Raise InputError unless the model is a torch.nn.Module, which has a mode, a state and a device."""
+    if not isinstance(model, nn.Module):
+        raise InputError("not-a-module", type=type(model).__name__)
+
+
+def check_batch(x: Tensor, y: Tensor, numbers: Tensor) -> None:
+    """Raise InputError unless x is finite floats (n, ...) and y is n labels; rows are named by their numbers."""
+    if x.dim() < 2 or not math.prod(x.shape[1:]):
+        raise InputError("batch-shape", shape=tuple(x.shape))
+    if not x.is_floating_point():
+        raise InputError("batch-type", dtype=x.dtype)
+    if y.shape != x.shape[:1] or y.is_floating_point() or y.dtype == torch.bool:
+        raise InputError("labels", shape=tuple(y.shape), dtype=y.dtype, count=len(x))
+    if numbers.shape != x.shape[:1]:
+        raise InputError("row-numbers", shape=tuple(numbers.shape), count=len(x))
+    y = y.long()
+    if bool((y < 0).any()):
+        row = int((y < 0).nonzero()[0])
+        raise InputError("label-range", row=int(numbers[row]), y=int(y[row]))
+    if not bool(torch.isfinite(x).all()):
+        row = int(numbers[int((~torch.isfinite(x.flatten(1)).all(1)).nonzero()[0])])
+        raise InputError("samples-not-finite", row=row)
+
+
+def load_rows(model: nn.Module, samples: Samples, rows: Tensor | slice) -> tuple[Tensor, Tensor]:
+    """Return these samples as floats, and their labels, on the device of the model."""
+    device = device_of(model)
+    return samples.floats(rows).to(device), samples.y[rows].to(device)
+
+
+def check_range(samples: Samples, ball: Ball) -> None:
+    """Raise InputError if eps is in another unit than the data, or samples lie outside the bounds."""
+    ball.check_scale(samples.x)
+    for first in range(0, len(samples) if ball.bounds is not None else 0, ROWS_PER_LOOK):
+        ball.around(samples.floats(slice(first, first + ROWS_PER_LOOK)))
+
+
+def check_plans(model: nn.Module, samples: Samples, plans: Mapping[str, Plan]) -> None:
+    """Raise InputError if one of the attacks cannot attack this model."""
+    x, _ = load_rows(model, samples, slice(0, 1))
+    for attack in (attack for plan in plans.values() for attack in plan.values()):
+        attack.check(model, x)
+
+
+def check_model(model: nn.Module, samples: Samples) -> None:
+    """Raise InputError unless the model maps a sample to at least as many logits as there are classes."""
+    x = load_rows(model, samples, slice(0, 1))[0].clone()
+    try:
+        out = compute_logits(model, x)
+    except InputError:
+        raise
+    except Exception as error:
+        raise _refused_samples(model, samples, x, error) from error
+    if not x.is_inference() and x._version:  # the version counts changes in place
+        raise InputError("model-changes-input")
+    shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+    name, classes = samples.name, len(samples.classes)
+    if not isinstance(out, Tensor) or out.dim() != 2 or len(out) != 1:
+        raise InputError("output-shape", name=name, classes=classes, shape=shape)
+    dtype, outputs = out.dtype, out.shape[1]
+    if not out.is_floating_point():
+        raise InputError("logits-dtype", dtype=dtype)
+    if outputs < classes:
+        row = int(samples.y.argmax())
+        label = int(samples.y[row])
+        raise InputError("too-few-outputs", name=name, classes=classes, row=row, label=label, outputs=outputs)
+
+
+def _refused_samples(model: nn.Module, samples: Samples, x: Tensor, error: Exception) -> InputError:
+    why = (str(error) or repr(error)).splitlines()[0]
+    half = next((value.dtype for value in model.parameters() if value.dtype in HALF_PRECISION), None)
+    remedy = "give it data of its size and type" if half is None else f"it is {half}, use model.float()"
+    shape, dtype = samples.shape, x.dtype
+    return InputError("model-refuses-samples", shape=shape, dtype=dtype, why=why, remedy=remedy)
+
+
+def check_device(name: str) -> str:
+    """Return the name of a device, or raise InputError if torch cannot use it here."""
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        why = str(error).splitlines()[0]
+        raise InputError("device-unavailable", name=name, why=why) from error
+    return name

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from sihg.core.draw import generator
 from sihg.errors import InputError, NotFiniteError
-from sihg.robust.attacks.losses import margins, misclassified
-from sihg.robust.gradients import Loss
+from sihg.robust.gradients import Loss, margins, misclassified
 from sihg.robust.threat import Ball, Feasible
 
 ROWS_PER_DRAW = 64  # rows that share a generator, so that draws do not depend on how many rows are attacked at once

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from sihg.errors import InputError
 from sihg.robust.attacks.base import Attack, check_counts
-from sihg.robust.attacks.losses import margins, misclassified
 from sihg.robust.attacks.search import Rows, Search
+from sihg.robust.gradients import margins, misclassified
 
 QUERIES = 5000  # as in AutoAttack
 HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000)  # queries of 5000 after which p halves

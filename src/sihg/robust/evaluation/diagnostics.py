@@ -9,18 +9,24 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from sihg.robust.attacks.losses import margins, misclassified
-from sihg.robust.attacks.no_attack import Natural
+from sihg.robust.attacks.base import Natural
 from sihg.robust.attacks.noise import Noise
 from sihg.robust.attacks.pgd import PGD
-from sihg.robust.attacks.preflight import HALF_PRECISION
 from sihg.robust.attacks.registry import Plan
-from sihg.robust.attacks.runner import Outcome, device_of, is_missing_gradient
+from sihg.robust.attacks.runner import HALF_PRECISION, Outcome
 from sihg.robust.attacks.square import Square
 from sihg.robust.attacks.transfer import Transfer
 from sihg.robust.attacks.user_function import FunctionAttack
 from sihg.robust.data.samples import Samples, stratified_rows
-from sihg.robust.gradients import Loss, cross_entropy_per_row, evaluation_mode
+from sihg.robust.gradients import (
+    Loss,
+    cross_entropy_per_row,
+    device_of,
+    evaluation_mode,
+    is_missing_gradient,
+    margins,
+    misclassified,
+)
 from sihg.robust.threat import Ball
 from sihg.store.schema import Check
 

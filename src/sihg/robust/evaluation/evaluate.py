@@ -12,15 +12,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sihg.errors import InputError
 from sihg.parse import Number, parse_number
-from sihg.robust.attacks.loop import check_module
-from sihg.robust.attacks.no_attack import Natural
-from sihg.robust.attacks.preflight import check_model, check_plans, check_range
-from sihg.robust.attacks.registry import Plan
-from sihg.robust.attacks.runner import Outcome, attack_parts, device_of, join_outcomes
+from sihg.robust.attacks.base import Natural
+from sihg.robust.attacks.registry import Attacks, Plan, check_radii, describe_plans, plan_attacks
+from sihg.robust.attacks.runner import (
+    Outcome,
+    attack_parts,
+    check_model,
+    check_module,
+    check_plans,
+    check_range,
+    join_outcomes,
+)
 from sihg.robust.attacks.transfer import Transfer
-from sihg.robust.attacks.user_function import FunctionAttack
 from sihg.robust.data.samples import Samples, as_samples, stratified_subset
 from sihg.robust.evaluation.diagnostics import (
     ModelState,
@@ -31,10 +35,9 @@ from sihg.robust.evaluation.diagnostics import (
 )
 from sihg.robust.evaluation.findings import Evaluation, RadiusCurve
 from sihg.robust.evaluation.partial import PartialResults
-from sihg.robust.evaluation.plans import Attacks, check_radii, plan_attacks, plan_curve
 from sihg.robust.evaluation.reattack import reattack_checks
 from sihg.robust.evaluation.stored import record_name, sha256_of_samples, sha256_of_tensors
-from sihg.robust.gradients import evaluation_mode
+from sihg.robust.gradients import device_of, evaluation_mode
 from sihg.robust.threat import Ball, Bounds
 from sihg.store.environment import describe_environment
 from sihg.store.schema import EvaluationHeader, Json
@@ -65,8 +68,6 @@ class Task:
     def identity(self) -> dict[str, Json]:
         """Return what tells this evaluation from others; the folder of the weights may move."""
         attacks = [attack for plan in self.plans.values() for attack in plan.values()]
-        for name in (attack.name for attack in attacks if isinstance(attack, FunctionAttack) and not attack.sha256):
-            raise InputError("resume-function", name=name)
         bounds = {str(i): torch.as_tensor(bound) for i, bound in enumerate(self.ball.bounds or ())}
         model = f"{type(self.model).__module__} {self.model!r}"
         return {
@@ -74,7 +75,7 @@ class Task:
             "eps": self.ball.eps,
             "radii": list(self.radii),
             "bounds": sha256_of_tensors(bounds),
-            "attacks": {name: {stage: repr(attack) for stage, attack in p.items()} for name, p in self.plans.items()},
+            "attacks": describe_plans(self.plans),
             "sources": [
                 sha256_of_tensors(attack.source.state_dict()) for attack in attacks if isinstance(attack, Transfer)
             ],
@@ -168,7 +169,7 @@ def robust_curve(
     """
     eps = check_radii(radii)
     ball, whole = Ball(eps[-1], norm, bounds), as_samples(data)
-    plans = plan_curve(attacks, ball, eps, last_iterate=last_iterate)
+    plans = plan_attacks(attacks, ball, eps, last_iterate=last_iterate)
     task = make_task(model, whole, plans, ball, eps, samples, seed, trained_with, last_iterate=last_iterate)
     result = run_task(task, task.partial_results(resume, points=points), progress)
     assert isinstance(result, RadiusCurve)

@@ -11,13 +11,13 @@ from torch import nn
 
 from sihg.errors import InputError, UnknownNameError
 from sihg.robust import data as sources
-from sihg.robust.attacks.preflight import check_device, check_model
+from sihg.robust.attacks.registry import attack_names, parse_curve, plan_attacks
+from sihg.robust.attacks.runner import check_device, check_model
 from sihg.robust.data.samples import Samples
 from sihg.robust.evaluation.evaluate import Progress, Task, make_task, run_task
 from sihg.robust.evaluation.findings import Evaluation, RadiusCurve
 from sihg.robust.evaluation.gallery import has_pictures, save_gallery
 from sihg.robust.evaluation.partial import EvaluationWarning, PartialResults
-from sihg.robust.evaluation.plans import attack_names, parse_curve, plan_attacks, plan_curve
 from sihg.robust.evaluation.stored import record_name
 from sihg.robust.threat import NORMS, Ball
 from sihg.robust.training.config import Settings
@@ -200,11 +200,7 @@ def prepare(target: Target, *, data_dir: Path | None = None) -> PreparedEvaluati
         return source
 
     last_iterate = request.last_iterate
-    plans = (
-        plan_curve(request.attacks, ball, radii, last_iterate=last_iterate, source=load_source)
-        if radii
-        else plan_attacks(request.attacks, ball, last_iterate=last_iterate, source=load_source)
-    )
+    plans = plan_attacks(request.attacks, ball, radii, last_iterate=last_iterate, source=load_source)
     trained_with = settings.method.name if weights.folder else None
     task = make_task(
         *(model, whole, plans, ball, radii, request.samples, request.seed, trained_with),

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sihg.robust.attacks.registry import Plan
-from sihg.robust.attacks.runner import Outcome, device_of
+from sihg.robust.attacks.runner import Outcome
 from sihg.robust.data.samples import Samples
-from sihg.robust.gradients import evaluation_mode
+from sihg.robust.gradients import device_of, evaluation_mode
 from sihg.store.files import write_arrays
 from sihg.store.schema import EvaluationHeader, GalleryHeader
 

@@ -10,14 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from sihg.errors import SihgError
-from sihg.robust.attacks.fgsm import FGSM
-from sihg.robust.attacks.no_attack import Natural
-from sihg.robust.attacks.pgd import PGD
+from sihg.robust.attacks.base import Natural
+from sihg.robust.attacks.pgd import FGSM, PGD
 from sihg.robust.attacks.registry import Plan
-from sihg.robust.attacks.runner import Outcome, device_of, run_attacks
+from sihg.robust.attacks.runner import Outcome, run_attacks
 from sihg.robust.data.samples import Samples, stratified_rows
 from sihg.robust.evaluation.diagnostics import CHANCE, MAX_PROBED, MIN_SAMPLES, NO_GRADIENT, try_input_gradient, warn_if
-from sihg.robust.gradients import cross_entropy_per_row
+from sihg.robust.gradients import cross_entropy_per_row, device_of
 from sihg.robust.threat import Ball
 from sihg.store.schema import Check
 

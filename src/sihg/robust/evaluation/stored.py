@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sihg.robust.attacks.registry import radius_name
 from sihg.robust.attacks.runner import Outcome
 from sihg.robust.data.samples import Samples
-from sihg.robust.evaluation.plans import radius_name
 from sihg.store.schema import AttackRow, CurveRow
 
 Z95 = 1.959963984540054  # the 97.5 % point of the normal distribution

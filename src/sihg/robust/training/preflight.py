@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from sihg.errors import InputError
-from sihg.robust.attacks.preflight import check_device, check_model, check_plans, check_range
 from sihg.robust.attacks.registry import Plan, build_plan
+from sihg.robust.attacks.runner import check_device, check_model, check_plans, check_range
 from sihg.robust.data.augment import Augment
 from sihg.robust.data.batches import check_batch_size, steps_per_epoch
 from sihg.robust.data.samples import Samples
