@@ -126,7 +126,7 @@ def ours(case: Case, size: int | None = None) -> Attack:
     rows = size or runner.rows_per_chunk(case.x.shape[1:])
 
     def call() -> Tensor:
-        with patch.object(loop, "rows_per_chunk", lambda _shape: rows):
+        with patch.object(runner, "rows_per_chunk", lambda _shape: rows):
             return our_pgd(case).run(case.model, case.x, case.y, case.seed).broken
 
     return call
