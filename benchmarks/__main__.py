@@ -62,8 +62,8 @@ def run(name: str, repetitions: int, threads: int, out: Path | None) -> bool:
     import msgspec
 
     from benchmarks.timing import SkipBenchmark, format_table, format_value
-    from sihg.store.environment import describe_environment
     from sihg.store.files import write_text
+    from sihg.store.run_folder import describe_environment
 
     try:
         report = load_benchmark(name).run(repetitions, out)

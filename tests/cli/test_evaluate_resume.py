@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import save_file
 
 from sihg.cli.main import main
-from sihg.cli.progress import Bar
+from sihg.cli.terminal import Bar
 from sihg.robust import data
 from sihg.robust.attacks import PGD, Transfer
 from sihg.robust.attacks import runner as cascade

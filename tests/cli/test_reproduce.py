@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sihg.experiments.launcher import Event, Job, JobEnded, JobStarted, Launcher
-from sihg.store.lock import locked
+from sihg.store.run_folder import locked
 from tests.experiments.grids import CELLS, TINY, CellsHere, results, run, same
 from tests.robust.small import records
 

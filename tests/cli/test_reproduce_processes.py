@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sihg.store.lock import locked
+from sihg.store.run_folder import locked
 from tests.experiments.grids import CELLS, TINY, results, same
 
 ROOT = Path(__file__).parents[2]

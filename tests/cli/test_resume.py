@@ -138,7 +138,7 @@ def test_the_data_folder_is_remembered(done: Path, tmp_path: Path, monkeypatch: 
         asked.append(data_dir)
         raise InputError("threads-zero")
 
-    monkeypatch.setattr("sihg.robust.training.fit.prepare", prepare)
+    monkeypatch.setattr("sihg.robust.training.preflight.prepare", prepare)
     for words in ((tmp_path / "mnist",), (tmp_path / "mnist", "--data-dir", "other"), (done,)):
         assert run("resume", *words) == 2
     assert asked == [tmp_path / "data", Path("other"), None]

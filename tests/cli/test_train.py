@@ -12,12 +12,12 @@ import torch
 
 from sihg.cli import train
 from sihg.cli.main import build_parser, main
-from sihg.cli.running import TrainingOutput
 from sihg.cli.setting_flags import read_settings_arguments
+from sihg.cli.train import TrainingOutput
 from sihg.robust.methods import METHODS, method_fields
 from sihg.robust.training.config import OptimizerOptions, Settings, read_preset, read_presets
 from sihg.robust.training.events import Event, StepDone
-from sihg.store.lock import locked
+from sihg.store.run_folder import locked
 from sihg.store.tables import read_table
 
 TINY = ("--epochs", "1", "--samples", "100", "--validation", "20", "--steps", "2", "--width", "1/4")

@@ -14,7 +14,7 @@ from sihg.experiments import cell
 from sihg.experiments.cell import PATIENCE_SECONDS, evaluate_cell, train_cell
 from sihg.experiments.grid_run import GridRun, build_grid
 from sihg.experiments.launcher import Progress
-from sihg.store.lock import locked
+from sihg.store.run_folder import locked
 from tests.experiments.grids import SETTINGS, ignore
 from tests.refused import refused
 

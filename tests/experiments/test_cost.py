@@ -14,7 +14,7 @@ from sihg.experiments._cost import ATTACK_STEPS, FIRST_ROWS, estimate_costs
 from sihg.robust.methods.base import Log
 from sihg.robust.methods.pgd_at import PGDAT
 from sihg.robust.training.events import Event
-from sihg.robust.training.fit import prepare
+from sihg.robust.training.preflight import prepare
 from sihg.robust.training.trainer import Trainer
 from tests.refused import refused
 from tests.robust.small import settings

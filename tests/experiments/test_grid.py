@@ -13,8 +13,7 @@ import pytest
 from sihg.experiments.grid import Cell, Grid
 from sihg.experiments.grid_summary import GridWarning, collect_warnings, summarise
 from sihg.robust.training.fit import new_folder
-from sihg.store.lock import locked
-from sihg.store.run_folder import GRID
+from sihg.store.run_folder import GRID, locked
 from sihg.store.tables import Table
 from tests.refused import refused
 from tests.robust.small import settings

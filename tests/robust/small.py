@@ -12,11 +12,11 @@ from sihg.robust import data, models
 from sihg.robust.data.samples import Samples
 from sihg.robust.memory import PerturbationMemory
 from sihg.robust.training.config import Settings
-from sihg.robust.training.fit import new_folder, split_off
-from sihg.robust.training.preflight import preflight
+from sihg.robust.training.fit import new_folder
+from sihg.robust.training.optimizer import flatten_state
+from sihg.robust.training.preflight import preflight, split_off
 from sihg.robust.training.trainer import Trainer
 from sihg.store.run_folder import RunFolder
-from sihg.store.state_tree import flatten_state
 from sihg.store.tables import read_json_lines, read_table
 
 N = 100  # samples; in batches of 32 an epoch has the steps 32, 32, 32 and 4

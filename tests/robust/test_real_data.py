@@ -13,9 +13,9 @@ from sihg.robust.data import DataWarning
 from sihg.robust.data.samples import stratified_split
 from sihg.robust.threat import Ball
 from sihg.robust.training.config import Settings, read_preset
-from sihg.robust.training.events import Event, StepDone
-from sihg.robust.training.fit import new_folder, prepare
-from sihg.robust.training.results import Trained
+from sihg.robust.training.events import Event, StepDone, Trained
+from sihg.robust.training.fit import new_folder
+from sihg.robust.training.preflight import prepare
 from sihg.robust.training.trainer import Trainer
 from sihg.store.tables import read_table
 

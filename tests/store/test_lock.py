@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from sihg.store.lock import InUseError, locked
+from sihg.store.run_folder import InUseError, locked
 from tests.refused import refused
 
 HOLD = """
 import sys
-from sihg.store.lock import locked
+from sihg.store.run_folder import locked
 with locked(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()
@@ -25,7 +25,7 @@ with locked(sys.argv[1]):
 TRY = """
 import sys
 from sihg.errors import InputError
-from sihg.store.lock import locked
+from sihg.store.run_folder import locked
 try:
     with locked(sys.argv[1]): print("held")
 except InputError as error: print(error)

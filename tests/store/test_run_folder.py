@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from sihg.errors import InputError
-from sihg.store.lock import locked
-from sihg.store.run_folder import OUTPUT, RunFolder
+from sihg.store.files import from_toml
+from sihg.store.run_folder import OUTPUT, RunFolder, locked
 from sihg.store.schema import Environment
-from sihg.store.toml import from_toml
 from tests.refused import refused
 
 

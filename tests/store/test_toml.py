@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sihg.errors import InputError
-from sihg.store.files import write_text
-from sihg.store.toml import from_toml, to_toml
+from sihg.store.files import from_toml, to_toml, write_text
 from tests.refused import refused
 
 SETTINGS = {

@@ -1,6 +1,6 @@
 """Tables of accuracy under attack, as the terminal shows them."""
 
-from sihg.cli.terminal_table import format_table
+from sihg.cli.terminal import format_table
 from sihg.store.schema import AttackRow, CurveRecord, EvaluationRecord, count_results, record_text
 
 Record = EvaluationRecord | CurveRecord

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sihg.cli.terminal_table import format_table
+from sihg.cli.terminal import format_table
 
 EPILOG = """examples:
   sihg compare runs/pgd runs/msi-hg

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sihg.cli.progress import SECONDS_BETWEEN_LINES
+from sihg.cli.terminal import SECONDS_BETWEEN_LINES
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -72,8 +72,8 @@ def _table(rows: "Sequence[DataSetStatus]") -> str:
 
 def run_get(args: argparse.Namespace) -> int:
     """Download the missing files and print their paths."""
-    from sihg.robust.data import SOURCES
     from sihg.robust.data.download import fetch
+    from sihg.robust.data.sources import SOURCES
 
     if args.name == "digits":
         print("digits comes with the package: nothing to download")

@@ -6,15 +6,14 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sihg.cli.parse_numbers import count
-from sihg.cli.running import add_common, print_warnings, use_threads
+from sihg.cli.common import add_common, count, print_warnings, use_threads
 from sihg.errors import InputError
 from sihg.parse import parse_names
 from sihg.robust.attacks.registry import ATTACK_FORMS
 
 if TYPE_CHECKING:
     from sihg.cli.accuracy_table import Records
-    from sihg.cli.progress import Bars
+    from sihg.cli.terminal import Bars
     from sihg.robust.evaluation.evaluate_run import PreparedEvaluation
     from sihg.robust.evaluation.findings import Evaluation, RadiusCurve
 
@@ -82,7 +81,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate each model and keep its record at once; print the tables, also if a later model fails."""
-    from sihg.cli.progress import Bars
+    from sihg.cli.terminal import Bars
     from sihg.robust.evaluation.evaluate_run import EvaluationRequest, find_targets, prepare
     from sihg.robust.evaluation.partial import EvaluationWarning
 

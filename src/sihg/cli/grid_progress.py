@@ -9,7 +9,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from sihg.cli.progress import SECONDS_BETWEEN_LINES
+from sihg.cli.terminal import SECONDS_BETWEEN_LINES
 from sihg.experiments.launcher import Event, JobEnded, JobStarted
 from sihg.experiments.time_left import TimeLeft
 

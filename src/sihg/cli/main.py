@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from sihg import __version__
-from sihg.cli.command_parser import CommandParser
+from sihg.cli.common import CommandParser
 from sihg.errors import SihgError, UnknownNameError
 
 COMMANDS = {  # each is a module of this package

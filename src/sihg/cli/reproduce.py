@@ -7,8 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sihg.cli.parse_numbers import count
-from sihg.cli.running import add_common, print_warnings
+from sihg.cli.common import add_common, count, print_warnings
 from sihg.cli.setting_flags import add_settings_arguments, read_settings_arguments
 
 if TYPE_CHECKING:

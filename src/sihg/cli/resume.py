@@ -6,15 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sihg.cli.running import (
-    TrainingOutput,
-    add_common,
-    add_logger,
-    name_last_checkpoint,
-    print_result,
-    print_warnings,
-    use_threads,
-)
+from sihg.cli.common import add_common, add_logger, print_warnings, use_threads
 from sihg.cli.setting_flags import add_settings_arguments, read_settings_arguments
 from sihg.errors import InputError
 
@@ -39,11 +31,11 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
 
 def run(args: argparse.Namespace) -> int:
     """Restore the newest checkpoint and train to the end."""
+    from sihg.cli.train import TrainingOutput, name_last_checkpoint, print_result
     from sihg.robust.training.config import read_run_settings
-    from sihg.robust.training.fit import prepare
+    from sihg.robust.training.preflight import prepare
     from sihg.robust.training.trainer import Trainer
-    from sihg.store.lock import locked
-    from sihg.store.run_folder import RunFolder
+    from sihg.store.run_folder import RunFolder, locked
 
     for name in read_settings_arguments(args):
         flag = f"--{name.replace('_', '-')}"

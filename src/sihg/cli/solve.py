@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sihg.cli.parse_numbers import count, number
+from sihg.cli.common import count, number
 from sihg.errors import InputError, SihgError
 from sihg.interrupt import interrupted_at_once
 from sihg.parse import Value, parse_literal, parse_names
@@ -121,7 +121,7 @@ def _option(text: str) -> tuple[str, Value]:
 
 def _run_methods(comparison: "Comparison") -> bool:
     """Run every method; return whether Ctrl-C or SIGTERM ended it."""
-    from sihg.cli.progress import Bar
+    from sihg.cli.terminal import Bar
 
     for name in comparison.config.methods:
         with Bar(name, comparison.config.iterations) as bar:

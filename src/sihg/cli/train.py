@@ -1,25 +1,26 @@
 """`sihg train`: train a model that withstands attacks, in a new run folder."""
 
 import argparse
+import json
+import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sihg.cli.running import (
-    TrainingOutput,
-    add_common,
-    add_logger,
-    name_last_checkpoint,
-    print_result,
-    print_warnings,
-    use_threads,
-)
+from sihg.cli.common import add_common, add_logger, print_warnings, use_threads
 from sihg.cli.setting_flags import add_settings_arguments, read_settings_arguments
-from sihg.errors import InputError
+from sihg.cli.terminal import Bar, format_table
+from sihg.errors import InputError, NotFiniteError
+from sihg.robust.training.events import EpochDone, Event, StepDone, WarningRaised
+from sihg.store.schema import MetricsRow
+from sihg.user_code import call_user_code, load_callable
 
 if TYPE_CHECKING:
     from sihg.robust.training.config import Settings
+    from sihg.robust.training.events import Trained
+    from sihg.store.run_folder import RunFolder
 
 EPILOG = """examples:
   sihg train --out runs/first
@@ -53,14 +54,13 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
 
 def run(args: argparse.Namespace) -> int:
     """Check everything, make the folder, train."""
-    from sihg.robust.training.fit import check_free, prepare, run_in
-    from sihg.store.run_folder import RunFolder
+    from sihg.robust.training.fit import check_free, run_in
+    from sihg.robust.training.preflight import prepare
 
     settings = choose_settings(args.preset, read_settings_arguments(args), config=args.config).complete()
     if args.out is None:
         raise InputError("out-missing")
-    check_free(args.out, overwrite=args.overwrite)
-    folder = RunFolder(args.out)
+    folder = check_free(args.out, overwrite=args.overwrite)
     with (
         print_warnings(),
         use_threads(args.threads),
@@ -68,9 +68,7 @@ def run(args: argparse.Namespace) -> int:
         name_last_checkpoint(folder),
     ):
         prepared = prepare(settings, data_dir=args.data_dir)
-        held = 0 if prepared.held_out is None else len(prepared.held_out)
-        source = "held out" if settings.validate_on == "train" else "of the test set held out"
-        print(f"samples: {len(prepared.train)} to train on, {held} {source}", file=sys.stderr)
+        print(f"samples: {prepared.describe_samples()}", file=sys.stderr)
         trained = run_in(args.out, prepared, overwrite=args.overwrite, data_dir=args.data_dir, on_event=output)
     return print_result(trained, folder, settings, as_json=args.json)
 
@@ -78,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
 def choose_settings(preset: str | None, given: Mapping[str, str], *, config: Path | None = None) -> "Settings":
     """Return the settings of the config or the preset (default: the preset of the data), changed by those given."""
     from sihg.robust.training.config import Settings, read_preset, read_presets, read_settings
-    from sihg.store.toml import from_toml
+    from sihg.store.files import from_toml
 
     if preset and config:
         raise InputError("preset-and-config", preset=preset, config=config)
@@ -96,3 +94,91 @@ def choose_settings(preset: str | None, given: Mapping[str, str], *, config: Pat
             raise InputError("own-data-eps", base=base)
         settings = Settings().with_values({"method": method} if method else {})
     return settings.with_values(given)
+
+
+# ---- what a training prints, here and in `sihg resume`
+
+
+@contextmanager
+def name_last_checkpoint(folder: "RunFolder") -> Iterator[None]:
+    """Add the newest checkpoint, which is from before the failure, to a NotFiniteError."""
+    try:
+        yield
+    except NotFiniteError as error:
+        for path in sorted(folder.checkpoints.glob("last-*"))[-1:]:
+            error.args = (f"{error}; the last good checkpoint is kept: {path}",)
+        raise
+
+
+class TrainingOutput:
+    """Prints the events of a training on standard error, and passes them on to the loggers named.
+
+    Args:
+        loggers: Names such as path.py:Name, of functions that take an event, or of classes of such objects.
+    """
+
+    def __init__(self, loggers: Sequence[str] = ()) -> None:
+        self._stack = ExitStack()
+        self._bar: Bar | None = None
+        self._loggers = {name: _load_logger(name) for name in loggers}
+
+    def __enter__(self) -> "TrainingOutput":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def __call__(self, event: Event) -> None:
+        """Print an event."""
+        if isinstance(event, StepDone):
+            if self._bar is None:
+                self._bar = self._stack.enter_context(Bar("training", event.steps, "steps"))
+            self._bar.update(event.step, f"loss {event.row.loss:.3f}")
+        elif isinstance(event, EpochDone | WarningRaised):
+            print(event, file=sys.stderr, flush=True)
+        for name, logger in self._loggers.items():
+            call_user_code("logger", name, logger, event)
+
+
+def _load_logger(name: str) -> Callable[..., object]:
+    found = load_callable("logger", name)
+    made = call_user_code("logger", name, found) if isinstance(found, type) else found
+    if not callable(made):
+        raise InputError("logger-not-callable", name=name)
+    return made
+
+
+def print_result(trained: "Trained", folder: "RunFolder", settings: "Settings", *, as_json: bool) -> int:
+    """Print how the run ended and the next command; return the exit code."""
+    from sihg.store.tables import read_table
+
+    rows = read_table(folder.metrics)
+    last = MetricsRow.from_cells(rows[-1]) if rows else None
+    run = shlex.quote(str(folder.path))
+    if as_json:
+        about = {"run": str(folder.path), "data": settings.data, "method": settings.method.name}
+        ended = {"finished": trained.finished, "stopped": trained.stopped, "warnings": trained.warnings}
+        cells = {key: float(value) if value else None for key, value in rows[-1].items()} if rows else None
+        found = {"last": cells, "best": trained.best and trained.best.cells()}
+        print(json.dumps({**about, **ended, **found}, indent=1))
+    elif last is not None:
+        print(_table(last, trained.best, settings, folder))
+    print(f"next: sihg evaluate {run}" if trained.finished else f"to continue: sihg resume {run}", file=sys.stderr)
+    return 0 if trained.finished else 130
+
+
+def _table(last: MetricsRow, best: MetricsRow | None, settings: "Settings", folder: "RunFolder") -> str:
+    row = [
+        *(settings.method.name, f"{last.epoch}", _accuracies(last)),
+        *("-" if best is None else f"{_accuracies(best)} (epoch {best.epoch})",),
+        *(f"{last.passes:.1f}", f"{last.seconds:.1f}"),
+    ]
+    about = f"{settings.data}, eps {settings.eps:g}, held out natural / robust: {folder.path}"
+    return format_table(about, ["method", "epochs", "last %", "best %", "passes", "seconds"], [row])
+
+
+def _accuracies(row: MetricsRow) -> str:
+    """Return natural and robust accuracy on the held-out set in percent."""
+    if row.natural is None or row.robust is None:
+        return "-"
+    return f"{100 * row.natural:.1f} / {100 * row.robust:.1f}"

@@ -11,16 +11,15 @@ from typing import Any
 
 import torch
 
-from sihg.robust import data as sources
 from sihg.robust.attacks import Attack
 from sihg.robust.attacks.registry import plan_attacks
 from sihg.robust.attacks.runner import check_plans, rows_per_chunk, run_attacks
+from sihg.robust.data import sources
 from sihg.robust.data.samples import Samples, stratified_subset
 from sihg.robust.threat import Ball
 from sihg.robust.training.config import Settings
 from sihg.robust.training.events import StepDone
-from sihg.robust.training.fit import prepare
-from sihg.robust.training.preflight import PreparedTraining
+from sihg.robust.training.preflight import PreparedTraining, prepare
 from sihg.robust.training.trainer import Trainer
 from sihg.robust.training.weights import load
 

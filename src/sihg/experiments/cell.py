@@ -25,8 +25,7 @@ from sihg.robust.evaluation.evaluate_run import EvaluationRequest, evaluate_run
 from sihg.robust.training.config import read_run_settings
 from sihg.robust.training.events import EpochDone, Event, StepDone, WarningRaised
 from sihg.robust.training.fit import resume_run, write_environment
-from sihg.store.lock import InUseError, locked
-from sihg.store.run_folder import GRID, RunFolder
+from sihg.store.run_folder import GRID, InUseError, RunFolder, locked
 from sihg.store.schema import read_grid_config
 
 SECONDS_BETWEEN_LINES = 0.2

@@ -11,8 +11,7 @@ import msgspec
 from sihg.errors import InputError
 from sihg.robust.training.config import Settings, read_run_settings
 from sihg.store import schema
-from sihg.store.lock import LOCK_NAME, locked
-from sihg.store.run_folder import GRID, OUTPUT, RunFolder
+from sihg.store.run_folder import GRID, LOCK_NAME, OUTPUT, RunFolder, locked
 from sihg.store.schema import EvaluationRecord, GridConfig, MetricsRow
 from sihg.store.tables import read_table
 

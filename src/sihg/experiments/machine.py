@@ -37,7 +37,7 @@ def examine_machine(data_dir: Path | None = None) -> Machine:
 
     from sihg.robust.data.locations import data_folder
     from sihg.robust.data.overview import overview
-    from sihg.store.environment import describe_environment
+    from sihg.store.run_folder import describe_environment
 
     folder = data_folder(data_dir)
     return Machine(

@@ -24,7 +24,7 @@ from sihg.minimax.problem import Problem
 from sihg.minimax.solve import Result, Run
 from sihg.minimax.solvers import method_class
 from sihg.parse import Value
-from sihg.store.environment import describe_environment
+from sihg.store.run_folder import describe_environment
 from sihg.store.schema import SolveConfig, SolveField, SolveRow, SolveSummary
 from sihg.user_code import load_callable
 

@@ -3,11 +3,9 @@
 Checkpoints hold tensors and so need torch: they are in `sihg.store.checkpoint`.
 """
 
-from sihg.store.files import write_arrays, write_bytes, write_text
-from sihg.store.lock import InUseError, locked
-from sihg.store.run_folder import RunFolder
+from sihg.store.files import from_toml, to_toml, write_arrays, write_bytes, write_text
+from sihg.store.run_folder import InUseError, RunFolder, locked
 from sihg.store.tables import JsonLines, Table, read_json_lines, read_table
-from sihg.store.toml import from_toml, to_toml
 
 __all__ = [
     "InUseError",

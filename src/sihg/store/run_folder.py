@@ -1,19 +1,20 @@
-"""The folder of one run: where its files lie, and when they may be written or removed."""
+"""Folders of results: the files of a run, the lock of any folder, and what its results were made with."""
 
+import os
+import platform
 import shlex
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
 from sihg.errors import InputError
-from sihg.store.environment import describe_environment
-from sihg.store.files import write_text
-from sihg.store.lock import LOCK_NAME, locked
+from sihg.store.files import to_toml, write_text
 from sihg.store.schema import Environment, read_record, write_record
-from sihg.store.toml import to_toml
 
+LOCK_NAME = ".lock"
 GRID = "grid.toml"  # the settings of a folder of runs that `sihg reproduce` made
 OUTPUT = "output.log"  # what a grid's process prints; exists before the run does
 
@@ -129,3 +130,96 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+# ---- the lock of a folder
+
+
+class InUseError(InputError):
+    """Raised when another process holds a folder's lock."""
+
+
+@contextmanager
+def locked(folder: str | Path) -> Iterator[None]:
+    """Hold a folder's lock; the kernel frees it when the process ends, however it ends.
+
+    The lock file stays and names its holder: removing it would let two processes lock two files of that name.
+
+    Args:
+        folder: An existing folder.
+    Raises:
+        InUseError: If another process, or another block of this one, holds the lock.
+        InputError: If the folder is missing, cannot be written to, or lies on a disk without locks.
+    Example:
+        >>> with locked("."):
+        ...     Path(".lock").read_text().startswith(f"{os.getpid()} on ")
+        True
+    """
+    from filelock import FileLock, Timeout  # takes 30 ms
+
+    path = Path(folder) / LOCK_NAME
+    lock = FileLock(path, timeout=0, preserve_lock_file=True, on_acquired=_write_holder)
+    try:
+        path.parent.stat()  # FileLock would make a missing folder
+        lock.acquire()
+    except Timeout:
+        raise InUseError("folder-in-use", folder=folder, holder=_read_holder(path)) from None
+    except OSError as error:
+        raise InputError("cannot-lock", folder=folder, reason=error.strerror or error) from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # the name is for people; the lock itself is freed below
+            os.truncate(path, 0)
+        lock.release()
+
+
+def _write_holder(handle: int) -> None:
+    with suppress(OSError):  # a full disk: the lock holds without a name
+        os.ftruncate(handle, 0)
+        os.write(handle, f"{os.getpid()} on {platform.node()}".encode())
+
+
+def _read_holder(path: Path) -> str:
+    with suppress(OSError):  # Windows does not let others read a locked file
+        if holder := path.read_text(encoding="utf-8", errors="replace"):
+            return f"process {holder}"
+    return "another process"
+
+
+# ---- what a result was made with
+
+
+def describe_environment(
+    *, threads: int | None = None, dtype: str | None = None, data_folder: str | None = None
+) -> Environment:
+    """Return a record of the versions and the processor here, for files that say what a result was made with."""
+    return Environment(
+        python=platform.python_version(),
+        sihg=_version("sihg"),
+        torch=_version("torch"),
+        numpy=_version("numpy"),
+        processor=_processor(),
+        cores=str(os.cpu_count()),
+        threads=threads,
+        dtype=dtype,
+        data_folder=data_folder,
+    )
+
+
+def _version(name: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version  # takes 10 ms
+
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

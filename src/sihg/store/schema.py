@@ -14,8 +14,7 @@ import msgspec
 
 from sihg.errors import InputError
 from sihg.parse import Value
-from sihg.store.files import write_text
-from sihg.store.toml import from_toml, to_toml
+from sihg.store.files import from_toml, to_toml, write_text
 
 FORMAT = 1  # of every record that this version writes
 NOT_SET = "none"  # how a TOML file says that a setting has no value

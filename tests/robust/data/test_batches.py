@@ -6,8 +6,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from sihg.robust.data.augment import Augment
-from sihg.robust.data.batches import Batch, batches, epoch_batches, steps_per_epoch
-from sihg.robust.data.order import epoch_order
+from sihg.robust.data.batches import Batch, batches, epoch_batches, epoch_order, steps_per_epoch
 from sihg.robust.data.samples import as_samples
 from sihg.robust.methods import PGDAT, Natural
 from tests.refused import refused

@@ -22,8 +22,8 @@ from sihg.robust.training.config import (
     resolve_name,
 )
 from sihg.robust.training.optimizer import build_optimizer
+from sihg.store.files import from_toml
 from sihg.store.run_folder import RunFolder
-from sihg.store.toml import from_toml
 from tests.refused import refused
 
 RECORDS = Path(__file__).parents[3] / "docs" / "results" / "records"

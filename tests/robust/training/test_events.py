@@ -15,9 +15,8 @@ from sihg.cli.main import main
 from sihg.robust import methods
 from sihg.robust.attacks.runner import check_model
 from sihg.robust.methods.registry import METHODS
-from sihg.robust.training.events import CheckpointSaved, EpochDone, StepDone
+from sihg.robust.training.events import CheckpointSaved, EpochDone, StepDone, TrainingHistory
 from sihg.robust.training.fit import fit
-from sihg.robust.training.results import TrainingHistory
 from sihg.store.schema import MetricsRow
 from tests.robust.small import STEPS, assert_same, digits, fingerprint, settings, trainer
 

@@ -16,11 +16,12 @@ from sihg.robust.methods import METHODS
 from sihg.robust.training import fit as module
 from sihg.robust.training.config import Choice, Settings, read_settings
 from sihg.robust.training.events import EpochDone, Event
-from sihg.robust.training.fit import fit, prepare
+from sihg.robust.training.fit import fit
+from sihg.robust.training.preflight import prepare
 from sihg.robust.training.trainer import Trainer
 from sihg.robust.training.weights import CheckpointWarning, load
-from sihg.store.lock import locked
-from sihg.store.toml import from_toml
+from sihg.store.files import from_toml
+from sihg.store.run_folder import locked
 from tests.refused import refused
 from tests.robust.small import digits, settings
 

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from sihg.robust.training.config import Settings
-from sihg.robust.training.fit import new_folder, prepare
+from sihg.robust.training.fit import new_folder
+from sihg.robust.training.preflight import prepare
 from sihg.robust.training.trainer import Trainer
 from sihg.store.run_folder import RunFolder
 from tests.robust.small import records, settings, without_seconds

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from sihg.robust.training.events import Event, WarningRaised
-from sihg.robust.training.monitor import ONE_CLASS_SHARE, check_epoch
+from sihg.robust.training.events import ONE_CLASS_SHARE, Event, WarningRaised, check_epoch
 from sihg.store.schema import MetricsRow, MonitorState
 from tests.robust.small import settings, trainer
 

@@ -16,8 +16,7 @@ from sihg.robust.data.samples import Samples, as_samples
 from sihg.robust.methods import MSIHG
 from sihg.robust.threat import Ball
 from sihg.robust.training.events import CheckpointSaved, EpochDone, Event, StepDone
-from sihg.robust.training.fit import split_off
-from sihg.robust.training.preflight import preflight
+from sihg.robust.training.preflight import preflight, split_off
 from sihg.robust.training.trainer import Trainer
 from sihg.robust.training.weights import load
 from sihg.store.checkpoint import newest_checkpoint, verify_checkpoint

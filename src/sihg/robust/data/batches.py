@@ -1,4 +1,4 @@
-"""Batches: the input of a method's step, and the loop that yields them."""
+"""Batches: the input of a method's step, the order of an epoch, and the loop that yields them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -10,8 +10,9 @@ from torch import Tensor
 from sihg.core.draw import generator
 from sihg.errors import InputError
 from sihg.robust.data.augment import Augment, Move
-from sihg.robust.data.order import epoch_order
 from sihg.robust.data.samples import Samples, as_samples
+
+SHARDS = 64  # of the order of an epoch
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,3 +160,21 @@ def epoch_batches(
             seed=seed,
             moves=move,
         )
+
+
+def epoch_order(n: int, seed: int, epoch: int) -> Tensor:
+    """Return the order of an epoch, a function of (seed, epoch) alone: a permutation of n samples, sorted by key.
+
+    Shard v holds the samples i with i = v mod 64. The j-th sample of its permutation has the key (j + u_v) / len_v,
+    where u_v is uniform.
+    """
+    keys, samples = [], []
+    for v in range(min(SHARDS, n)):
+        draw = generator(seed, "order", epoch, v)
+        shard = torch.arange(v, n, SHARDS)
+        samples.append(shard[torch.randperm(len(shard), generator=draw)])
+        u = torch.rand((), generator=draw, dtype=torch.float64)
+        keys.append((torch.arange(len(shard), dtype=torch.float64) + u) / len(shard))
+    if not samples:
+        return torch.empty(0, dtype=torch.int64)
+    return torch.cat(samples)[torch.cat(keys).argsort(stable=True)]

@@ -9,9 +9,9 @@ import requests
 import urllib3
 
 from sihg.errors import InputError, UnknownNameError
-from sihg.robust.data import SOURCES
 from sihg.robust.data.file_checks import examine, md5
 from sihg.robust.data.locations import Published, Source, data_folder, locate
+from sihg.robust.data.sources import SOURCES
 
 CHUNK_BYTES = 1 << 18
 TIMEOUT = (10.0, 30.0)  # seconds to connect, and to the next bytes

@@ -7,9 +7,10 @@ from typing import Literal
 import msgspec
 
 from sihg.errors import UnknownNameError
-from sihg.robust.data import SOURCES, digits
+from sihg.robust.data import digits
 from sihg.robust.data.file_checks import Verdict, examine, md5
 from sihg.robust.data.locations import Source, data_folder, locate, usable
+from sihg.robust.data.sources import SOURCES
 
 
 class DataSetStatus(msgspec.Struct, frozen=True, kw_only=True):

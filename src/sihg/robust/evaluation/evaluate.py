@@ -39,7 +39,7 @@ from sihg.robust.evaluation.reattack import reattack_checks
 from sihg.robust.evaluation.stored import record_name, sha256_of_samples, sha256_of_tensors
 from sihg.robust.gradients import device_of, evaluation_mode
 from sihg.robust.threat import Ball, Bounds
-from sihg.store.environment import describe_environment
+from sihg.store.run_folder import describe_environment
 from sihg.store.schema import EvaluationHeader, Json
 
 Progress = Callable[[str, int, int], object]  # receives an attack, how many samples are done, and of how many

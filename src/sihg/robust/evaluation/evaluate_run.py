@@ -10,9 +10,9 @@ import msgspec
 from torch import nn
 
 from sihg.errors import InputError, UnknownNameError
-from sihg.robust import data as sources
 from sihg.robust.attacks.registry import attack_names, parse_curve, plan_attacks
 from sihg.robust.attacks.runner import check_device, check_model
+from sihg.robust.data import sources
 from sihg.robust.data.samples import Samples
 from sihg.robust.evaluation.evaluate import Progress, Task, make_task, run_task
 from sihg.robust.evaluation.findings import Evaluation, RadiusCurve

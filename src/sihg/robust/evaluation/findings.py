@@ -15,8 +15,8 @@ from sihg.robust.attacks.runner import Outcome
 from sihg.robust.evaluation.partial import PartialResults
 from sihg.robust.evaluation.stored import arrays_per_sample, attack_rows, curve_rows
 from sihg.robust.threat import Ball
-from sihg.store.environment import describe_environment
 from sihg.store.files import write_arrays, write_bytes
+from sihg.store.run_folder import describe_environment
 from sihg.store.schema import (
     AttackRow,
     Check,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from sihg.errors import InputError, UnknownNameError
 from sihg.robust.methods import settings as declared
-from sihg.robust.methods.settings import MethodSettings, build_fields
+from sihg.robust.methods.settings import MethodSettings, match_fields
 from sihg.user_code import load_callable
 
 
@@ -98,7 +98,8 @@ def build_method(name: str, **settings: Any) -> Any:
         >>> build_method("pgd", eps="8/255", steps=7).steps
         7
     """
-    return build_fields(method_class(name), f"method {name!r}", settings)
+    kind = method_class(name)
+    return kind(**match_fields(kind, f"method {name!r}", settings))
 
 
 def _user_class(name: str) -> type[Any]:

@@ -53,8 +53,8 @@ def _wrong(item: "Field[Any]", wanted: str, value: object) -> InputError:
     return InputError("setting-value", setting=setting, wanted=wanted, value=value, remedy=remedy)
 
 
-def build_fields(kind: type[Any], what: str, options: Mapping[str, object], **run: object) -> Any:
-    """Build a dataclass of settings from the options given for `what` and the values of the run that it has, too."""
+def match_fields(kind: type[Any], what: str, options: Mapping[str, object], **run: object) -> dict[str, Any]:
+    """Return the arguments of a dataclass: the options given for `what`, and the values of the run that it has, too."""
     known = {item.name: item for item in fields(kind) if item.init}
     for option in sorted(options.keys() - (known.keys() - run.keys())):
         raise unknown_option(what, option, [name for name in known if name not in run])
@@ -62,7 +62,7 @@ def build_fields(kind: type[Any], what: str, options: Mapping[str, object], **ru
         needed = item.default is MISSING and item.default_factory is MISSING
         if needed and option not in options.keys() | run.keys():
             raise InputError("option-missing", what=what, option=option)
-    return kind(**options, **{name: value for name, value in run.items() if name in known})
+    return {**options, **{name: value for name, value in run.items() if name in known}}
 
 
 def unknown_option(what: str, option: str, known: Iterable[str]) -> InputError:

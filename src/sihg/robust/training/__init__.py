@@ -7,15 +7,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sihg.robust.training.fit import prepare as prepare
+    from sihg.robust.training.events import Trained as Trained
+    from sihg.robust.training.events import TrainingHistory as TrainingHistory
     from sihg.robust.training.fit import resume_run as resume_run
-    from sihg.robust.training.results import Trained as Trained
-    from sihg.robust.training.results import TrainingHistory as TrainingHistory
+    from sihg.robust.training.preflight import prepare as prepare
     from sihg.robust.training.trainer import Trainer as Trainer
     from sihg.robust.training.weights import load as load
 
-_HOMES = {"prepare": "fit", "resume_run": "fit", "Trainer": "trainer", "load": "weights"}
-_HOMES |= dict.fromkeys(("Trained", "TrainingHistory"), "results")
+_HOMES = {"prepare": "preflight", "resume_run": "fit", "Trainer": "trainer", "load": "weights"}
+_HOMES |= dict.fromkeys(("Trained", "TrainingHistory"), "events")
 __all__ = [*_HOMES]
 
 

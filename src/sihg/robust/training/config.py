@@ -16,10 +16,10 @@ from typing import Any, get_type_hints
 from sihg.errors import InputError, UnknownNameError
 from sihg.parse import Value, coerce, parse_literal
 from sihg.robust.methods.registry import METHODS, method_fields, settings_class
-from sihg.robust.methods.settings import MethodSettings, build_fields, check_fields, setting, unknown_option
+from sihg.robust.methods.settings import MethodSettings, check_fields, match_fields, setting, unknown_option
 from sihg.robust.training.schedules import SCHEDULES
+from sihg.store.files import from_toml
 from sihg.store.schema import flatten_settings, nest_settings
-from sihg.store.toml import from_toml
 
 SECTIONS = ("method", "optimizer", "schedule")
 Table = Mapping[str, object]  # settings by name, as a TOML file or a caller gives them
@@ -144,8 +144,8 @@ class Settings:
     @property
     def method_settings(self) -> Any:
         """The settings of the method as its dataclass, such as PGDSettings, with all values checked."""
-        name = self.method.name
-        return build_fields(settings_class(name), f"method {name!r}", self.method_arguments())
+        kind = settings_class(self.method.name)
+        return kind(**match_fields(kind, f"method {self.method.name!r}", self.method_arguments()))
 
     def complete(self) -> "Settings":
         """Return the same settings with every default and absolute paths written out. Other versions run the same."""

@@ -1,4 +1,4 @@
-"""From settings to a trained model: the one-line forms."""
+"""From settings or a prepared run to a trained model: the one-line forms."""
 
 import warnings
 from collections.abc import Iterator
@@ -11,20 +11,17 @@ from torch import nn
 
 from sihg.errors import InputError
 from sihg.parse import Number, parse_number
-from sihg.robust import data as sources
-from sihg.robust import models
 from sihg.robust.data.locations import data_folder
-from sihg.robust.data.samples import Samples, as_samples, stratified_split, stratified_subset
+from sihg.robust.data.samples import as_samples
+from sihg.robust.data.sources import SOURCES
 from sihg.robust.methods.base import Method
 from sihg.robust.methods.registry import method_fields, name_of
 from sihg.robust.training.config import Settings, read_run_settings
-from sihg.robust.training.events import OnEvent
-from sihg.robust.training.preflight import PreparedTraining, preflight
-from sihg.robust.training.results import Trained
+from sihg.robust.training.events import OnEvent, Trained
+from sihg.robust.training.preflight import PreparedTraining, preflight, prepare, split_off
 from sihg.robust.training.trainer import Trainer
 from sihg.robust.training.weights import CheckpointWarning
-from sihg.store.lock import locked
-from sihg.store.run_folder import RunFolder
+from sihg.store.run_folder import RunFolder, locked
 
 
 def fit(
@@ -56,6 +53,7 @@ def fit(
     Raises:
         InputError: A setting, the model or the data cannot be used, or `out` has a run already.
     Example:
+        >>> from sihg.robust import models
         >>> x, y = torch.rand(64, 1, 8, 8), torch.arange(64) % 2
         >>> model = models.build("small-cnn", (1, 8, 8), 2)
         >>> fit(model, (x, y), method="pgd", eps="1/10", epochs=2, steps=3).stopped
@@ -96,25 +94,6 @@ def _check_free_for_fit(out: str | Path, *, overwrite: bool) -> None:
     if not overwrite and (Path(out) / "config.toml").is_file():
         raise InputError("run-exists", out=out)
     check_free(out, overwrite=overwrite)
-
-
-def prepare(settings: Settings, *, data_dir: str | Path | None = None) -> PreparedTraining:
-    """Load the data, build the model and check a run that is given by its settings alone.
-
-    Args:
-        settings: The settings of the run.
-        data_dir: The folder of the data files.
-    Returns:
-        The run, for a `Trainer` or `run_in`.
-    Example:
-        >>> prepare(Settings().with_values({"samples": 100, "batch_size": 30})).steps
-        4
-    """
-    samples, test = sources.load(settings.data, None if data_dir is None else Path(data_dir))
-    train, held_out = split_off(samples, settings, test)
-    classes = len(train.classes)
-    model = models.build(settings.model, train.shape, classes, width=settings.width, seed=settings.seed)
-    return preflight(model, train, settings, held_out)
 
 
 def run_in(
@@ -168,26 +147,9 @@ def resume_run(out: str | Path, *, data_dir: str | Path | None = None, on_event:
     return resume_in(out, prepared, on_event=on_event)
 
 
-def split_off(samples: Samples, settings: Settings, test: Samples | None = None) -> tuple[Samples, Samples | None]:
-    """Return the samples to train on and those to evaluate on while training, as the settings say."""
-    samples = stratified_subset(samples, settings.samples, settings.seed)
-    if not settings.validation:
-        return samples, None
-    if settings.validate_on == "test":
-        if test is None:
-            raise InputError("no-test-set")
-        return samples, stratified_subset(test, settings.validation)  # the same for every seed
-    if 2 * settings.validation > len(samples):
-        raise InputError(
-            "validation-range", validation=settings.validation, count=len(samples), suggestion=len(samples) // 10
-        )
-    return stratified_split(samples, settings.validation, seed=settings.seed)
-
-
-def check_free(out: str | Path, *, overwrite: bool) -> None:
-    """Raise InputError if the folder has a run, before data is read; make nothing."""
-    if Path(out).exists() and not overwrite:
-        RunFolder.create(out)
+def check_free(out: str | Path, *, overwrite: bool) -> RunFolder:
+    """Raise InputError if the folder has a run, before data is read; return it, and make nothing."""
+    return RunFolder.create(out) if Path(out).exists() and not overwrite else RunFolder(out)
 
 
 @contextmanager
@@ -217,5 +179,5 @@ def new_folder(path: str | Path, settings: Settings, *, data_dir: Path | None = 
 
 def write_environment(folder: RunFolder, settings: Settings, data_dir: Path | None = None) -> None:
     """Write versions, hardware, the number of threads and where the data lies."""
-    where = data_folder(data_dir).resolve() if settings.data in sources.SOURCES else None
+    where = data_folder(data_dir).resolve() if settings.data in SOURCES else None
     folder.write_environment(threads=torch.get_num_threads(), data_folder=where)

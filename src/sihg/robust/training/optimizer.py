@@ -1,9 +1,9 @@
-"""Torch optimisers by name, and the optimiser that the trainer hands to a method."""
+"""Torch optimisers by name, and the optimiser that the trainer hands to a method, with its schedule and its state."""
 
 import inspect
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,13 @@ from sihg.core.hybrid import HybridGradient
 from sihg.errors import InputError, NotFiniteError, UnknownNameError
 from sihg.parse import Value
 from sihg.robust.methods.settings import unknown_option
-from sihg.robust.training.schedules import Schedule
+from sihg.robust.training.schedules import Schedule, build_schedule
+from sihg.store.files import Json
+
+if TYPE_CHECKING:
+    from sihg.robust.training.config import Choice
+
+State: TypeAlias = "bool | int | float | str | Tensor | list[State] | tuple[State, ...] | Mapping[Any, State] | None"
 
 
 def diverged(what: str, time: float, lr: float) -> NotFiniteError:
@@ -74,6 +80,35 @@ class TrainingOptimizer:
     def evaluated(self) -> nn.Module:
         """The model to evaluate: the averaged one if there is an average."""
         return self.model if self.average is None else self.average.module
+
+    def state(self) -> tuple[Json, dict[str, Mapping[str, Tensor]]]:
+        """Return what a checkpoint keeps, besides the weights: JSON, and tensors by file and name."""
+        tree, tensors = flatten_state(self.inner.state_dict())
+        average = {} if self.average is None else {"average": self.average.state_dict()}
+        return tree, {"optimizer": tensors, **average}
+
+    def load_state(self, tree: Json, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Continue from what `state` returned."""
+        self.inner.load_state_dict(unflatten_state(tree, tensors["optimizer"]))
+        if self.average is not None:
+            self.average.load_state_dict(tensors["average"])
+
+
+def build_training_optimizer(
+    model: nn.Module,
+    optimizer: "Choice",
+    schedule: "Choice",
+    *,
+    theta: float,
+    epochs: int,
+    clip: float | None,
+    ema: float,
+) -> TrainingOptimizer:
+    """Build the optimiser of a run and its schedule, whose highest learning rate is that of the optimiser."""
+    inner = build_optimizer(model, optimizer.name, optimizer.options, theta)
+    options: dict[str, Any] = dict(schedule.options)
+    rates = build_schedule(schedule.name, float(inner.param_groups[0]["lr"]), epochs, **options)
+    return TrainingOptimizer(model, inner, rates, clip=clip, ema=ema)
 
 
 def build_optimizer(model: nn.Module, name: str, options: Mapping[str, Value], theta: float) -> HybridGradient:
@@ -143,3 +178,52 @@ def _try_step(kind: type[torch.optim.Optimizer], options: Mapping[str, Any], lik
     p = nn.Parameter(torch.zeros(2, 2, dtype=like.dtype, device=like.device))
     p.grad = torch.zeros_like(p)
     kind([p], **options).step()
+
+
+# ---- nested states
+
+
+def flatten_state(tree: State) -> tuple[Json, dict[str, Tensor]]:
+    """Return a nested state as JSON in which names stand for tensors, and the tensors by name.
+
+    >>> flatten_state({"lr": 0.1, "betas": (0.9, 0.99)})
+    ({'kind': 'dict', 'value': [['lr', 0.1], ['betas', {'kind': 'tuple', 'value': [0.9, 0.99]}]]}, {})
+    """
+    tensors: dict[str, Tensor] = {}
+    return _flatten(tree, "", tensors), tensors
+
+
+def unflatten_state(tree: Json, tensors: Mapping[str, Tensor]) -> Any:
+    """Return the state that `flatten_state` was given, with the tensors themselves.
+
+    >>> unflatten_state(*flatten_state({0: (1, [None])}))
+    {0: (1, [None])}
+    """
+    if isinstance(tree, list):
+        return [unflatten_state(item, tensors) for item in tree]
+    if not isinstance(tree, dict):
+        return tree
+    value: Any = tree["value"]
+    if tree["kind"] == "tensor":
+        return tensors[value]
+    if tree["kind"] == "tuple":
+        return tuple(unflatten_state(item, tensors) for item in value)
+    return {key: unflatten_state(item, tensors) for key, item in value}
+
+
+def _flatten(tree: State, path: str, tensors: dict[str, Tensor]) -> Json:
+    if tree is None or isinstance(tree, bool | int | float | str):
+        return tree
+    if isinstance(tree, Mapping):
+        if bad := [key for key in tree if not isinstance(key, str | int | float)]:
+            raise InputError("state-key", path=path, place=path or "the state", bad=bad[0])
+        pairs: list[Json] = [[key, _flatten(item, f"{path}/{key}", tensors)] for key, item in tree.items()]
+        return {"kind": "dict", "value": pairs}
+    if isinstance(tree, list | tuple):
+        items = [_flatten(item, f"{path}/{i}", tensors) for i, item in enumerate(tree)]
+        return items if isinstance(tree, list) else {"kind": "tuple", "value": items}
+    if isinstance(tree, Tensor):
+        name = path if path not in tensors else f"{path}#{len(tensors)}"  # as for {"a": {"b": t}, "a/b": t}
+        tensors[name] = tree
+        return {"kind": "tensor", "value": name}
+    raise InputError("state-type", path=path, place=path or "the state", type=type(tree).__name__)

@@ -1,8 +1,8 @@
-"""The checks before a run: whatever can be refused is refused here, once, before there is a folder."""
+"""From settings to a run that can be trained: whatever can be refused is refused here, before there is a folder."""
 
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -12,13 +12,14 @@ from sihg.robust.attacks.registry import Plan, build_plan
 from sihg.robust.attacks.runner import check_device, check_model, check_plans, check_range
 from sihg.robust.data.augment import Augment
 from sihg.robust.data.batches import check_batch_size, steps_per_epoch
-from sihg.robust.data.samples import Samples
+from sihg.robust.data.samples import Samples, stratified_split, stratified_subset
+from sihg.robust.data.sources import load as load_data
 from sihg.robust.methods.base import Method
 from sihg.robust.methods.registry import build_method
+from sihg.robust.models.registry import build as build_model
 from sihg.robust.threat import Ball
 from sihg.robust.training.config import Settings
-from sihg.robust.training.optimizer import TrainingOptimizer, build_optimizer
-from sihg.robust.training.schedules import build_schedule
+from sihg.robust.training.optimizer import TrainingOptimizer, build_training_optimizer
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,46 @@ class PreparedTraining:
     method: Method
     memory_dtype: str  # number format of the perturbation memory
     steps: int  # batches per epoch
+
+    def describe_samples(self) -> str:
+        """Return the numbers of samples to train on and to evaluate on."""
+        source = "held out" if self.settings.validate_on == "train" else "of the test set held out"
+        return f"{len(self.train)} to train on, {0 if self.held_out is None else len(self.held_out)} {source}"
+
+
+def prepare(settings: Settings, *, data_dir: str | Path | None = None) -> PreparedTraining:
+    """Load the data, build the model and check a run that is given by its settings alone.
+
+    Args:
+        settings: The settings of the run.
+        data_dir: The folder of the data files.
+    Returns:
+        The run, for a `Trainer` or `run_in`.
+    Example:
+        >>> prepare(Settings().with_values({"samples": 100, "batch_size": 30})).steps
+        4
+    """
+    samples, test = load_data(settings.data, None if data_dir is None else Path(data_dir))
+    train, held_out = split_off(samples, settings, test)
+    classes = len(train.classes)
+    model = build_model(settings.model, train.shape, classes, width=settings.width, seed=settings.seed)
+    return preflight(model, train, settings, held_out)
+
+
+def split_off(samples: Samples, settings: Settings, test: Samples | None = None) -> tuple[Samples, Samples | None]:
+    """Return the samples to train on and those to evaluate on while training, as the settings say."""
+    samples = stratified_subset(samples, settings.samples, settings.seed)
+    if not settings.validation:
+        return samples, None
+    if settings.validate_on == "test":
+        if test is None:
+            raise InputError("no-test-set")
+        return samples, stratified_subset(test, settings.validation)  # the same for every seed
+    if 2 * settings.validation > len(samples):
+        raise InputError(
+            "validation-range", validation=settings.validation, count=len(samples), suggestion=len(samples) // 10
+        )
+    return stratified_split(samples, settings.validation, seed=settings.seed)
 
 
 def preflight(
@@ -66,7 +107,15 @@ def preflight(
     augment = Augment(settings.flip, settings.crop) if settings.flip or settings.crop else None
     if augment:
         augment.check(train.shape)
-    optimizer = _build_optimizer(model, settings)
+    optimizer = build_training_optimizer(
+        model,
+        settings.optimizer,
+        settings.schedule,
+        theta=settings.theta,
+        epochs=settings.epochs,
+        clip=settings.clip,
+        ema=settings.ema,
+    )
     method = method or build_method(settings.method.name, **settings.method_arguments())
     if not isinstance(method, Method):
         raise InputError("method-base", name=settings.method.name, method=type(method))
@@ -76,13 +125,6 @@ def preflight(
     return PreparedTraining(
         model, train, held_out, settings, device, ball, plans, augment, optimizer, method, dtype, steps
     )
-
-
-def _build_optimizer(model: nn.Module, settings: Settings) -> TrainingOptimizer:
-    inner = build_optimizer(model, settings.optimizer.name, settings.optimizer.options, settings.theta)
-    options: dict[str, Any] = dict(settings.schedule.options)
-    schedule = build_schedule(settings.schedule.name, float(inner.param_groups[0]["lr"]), settings.epochs, **options)
-    return TrainingOptimizer(model, inner, schedule, clip=settings.clip, ema=settings.ema)
 
 
 def _check_smallest_batch(model: nn.Module, sample: Tensor, n: int, settings: Settings) -> None:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from sihg.errors import InputError, UnknownNameError
-from sihg.robust.methods.settings import build_fields, check_fields, setting
+from sihg.robust.methods.settings import check_fields, match_fields, setting
 
 Schedule = Callable[[float], float]
 RATE: Any = {"about": "highest learning rate", "least": 0}
@@ -161,7 +161,8 @@ def build_schedule(name: str, lr: float, epochs: float, *, over: float | None = 
     """
     if over is not None:
         return Stretched(build_schedule(name, lr, over, **options), over, epochs)
-    schedule: Schedule = build_fields(_find(name), f"schedule {name!r}", options, lr=lr, epochs=epochs)
+    kind = _find(name)
+    schedule: Schedule = kind(**match_fields(kind, f"schedule {name!r}", options, lr=lr, epochs=epochs))
     if isinstance(schedule, Cyclic) and lr != (highest := max(rate for _, rate in schedule.points)):
         raise InputError("lr-not-highest", highest=highest, lr=lr)
     return schedule

@@ -29,7 +29,6 @@ from sihg.store.schema import (
     differing_settings,
     record_text,
 )
-from sihg.store.state_tree import flatten_state, unflatten_state
 from sihg.store.tables import JsonLines, Table, read_table
 
 SECTIONS_BY_NAME = ("optimizer.", "schedule.")  # their settings depend on their names
@@ -112,11 +111,9 @@ class TrainingState:
         """Write a checkpoint from which the run can go on; return its path, or None without a folder."""
         if self.folder is None:
             return None
-        optimizer, method = self.prepared.optimizer, self.prepared.method
-        tree, tensors_of_optimizer = flatten_state(optimizer.inner.state_dict())
-        tensors = {"weights": self.prepared.model.state_dict(), "optimizer": tensors_of_optimizer}
-        if optimizer.average is not None:
-            tensors["average"] = optimizer.average.state_dict()
+        method = self.prepared.method
+        tree, tensors = self.prepared.optimizer.state()
+        tensors["weights"] = self.prepared.model.state_dict()
         if kept := method.state(self.progress.epoch):
             tensors[method.state_file] = kept
         method.flush()  # before the manifest, which says that all of it is there
@@ -156,11 +153,9 @@ class TrainingState:
     def _load(self, checkpoint: Checkpoint) -> None:
         state = convert_record(checkpoint.state, RunState, checkpoint.path, "resume from another checkpoint")
         self._check_same_run(state, checkpoint.path)
-        prepared, tensors, optimizer = self.prepared, checkpoint.tensors, self.prepared.optimizer
+        prepared, tensors = self.prepared, checkpoint.tensors
         load_weights(prepared.model, tensors["weights"], checkpoint.path)
-        optimizer.inner.load_state_dict(unflatten_state(state.optimizer, tensors["optimizer"]))
-        if optimizer.average is not None:
-            optimizer.average.load_state_dict(tensors["average"])
+        prepared.optimizer.load_state(state.optimizer, tensors)
         self.progress = state.progress
         kept = tensors.get(prepared.method.state_file, {})
         prepared.method.load_state({name: t.to(prepared.device) for name, t in kept.items()}, self.progress.epoch)

@@ -12,11 +12,19 @@ from sihg.interrupt import stop_on_interrupt
 from sihg.robust._malloc import keep_freed_memory
 from sihg.robust.attacks.runner import run_attacks
 from sihg.robust.data.batches import Batch, epoch_batches
-from sihg.robust.training.events import CheckpointSaved, EpochDone, Event, OnEvent, StepDone
-from sihg.robust.training.monitor import check_end, check_epoch
+from sihg.robust.training.events import (
+    CheckpointSaved,
+    EpochDone,
+    Event,
+    OnEvent,
+    StepDone,
+    Trained,
+    TrainingHistory,
+    check_end,
+    check_epoch,
+)
 from sihg.robust.training.optimizer import diverged
 from sihg.robust.training.preflight import PreparedTraining
-from sihg.robust.training.results import Trained, TrainingHistory
 from sihg.robust.training.state import TrainingState
 from sihg.store.run_folder import RunFolder
 from sihg.store.schema import MetricsRow, Progress

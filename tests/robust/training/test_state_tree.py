@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sihg.store.state_tree import flatten_state, unflatten_state
+from sihg.robust.training.optimizer import flatten_state, unflatten_state
 from tests.refused import refused
 
 

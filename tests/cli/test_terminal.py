@@ -1,10 +1,11 @@
-"""Tables on terminals of any width."""
+"""Tables on terminals of any width; progress without a terminal."""
 
 import re
 
 import pytest
 
-from sihg.cli.terminal_table import format_table
+from sihg.cli import terminal
+from sihg.cli.terminal import format_table
 
 HEADINGS = ["run", "watched %", "pgd-50-10 %"]
 ROWS = [["some-long-name-s0", "94.80 / 72.40", "64.86"], ["some-long-name-s1", "95.07 / 71.39", "62.37"]]
@@ -34,3 +35,16 @@ def test_names_are_shown_as_they_are() -> None:
 def test_a_long_path_above_a_table_stays_in_one_line() -> None:
     path = "a/" * 200
     assert path in format_table(f"about {path}", ["x"], []).splitlines()[0]
+
+
+def test_lines_without_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    now = 0.0
+    monkeypatch.setattr("sihg.cli.terminal.time.monotonic", lambda: now)
+    with terminal.Bar("gda", 8) as bar:
+        bar.update(1, "")
+        now = terminal.SECONDS_BETWEEN_LINES
+        bar.update(2, "|F|^2 3")
+        bar.update(3, "|F|^2 2")
+        now *= 2
+        bar.update(4, "")
+    assert capsys.readouterr().err == "gda: 2 of 8 iterations, |F|^2 3\ngda: 4 of 8 iterations\n"

@@ -1,0 +1,111 @@
+"""What commands share: their parser, the types of flags, common flags, threads and warnings."""
+
+import argparse
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NoReturn
+
+from sihg.errors import InputError
+from sihg.parse import parse_int, parse_number
+
+
+class CommandParser(argparse.ArgumentParser):
+    """An argument parser that raises InputError, and suggests the flag that was probably meant."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._negative_number_matcher = re.compile(r"-\.?\d")  # -1/2 and -1,1 are values, too
+
+    def error(self, message: str) -> NoReturn:
+        """Raise the error that argparse has found."""
+        found = re.fullmatch(r"argument ([^:/]+)[^:]*: (.*)", message)
+        if found and found[2] == "expected one argument":
+            message = f"{found[1]} needs a value"
+        elif found:
+            message = f"{found[1]}: {found[2]}"
+        problem, prog = message, self.prog
+        raise InputError("usage", problem=problem, prog=prog)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse, and raise InputError for a word that is not known."""
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            raise self._unknown(unknown[0].partition("=")[0])
+        return parsed, unknown
+
+    def _unknown(self, word: str) -> InputError:
+        known = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
+        near = get_close_matches(word, known, n=1, cutoff=0.75)
+        if "--set" in known and "." in word:
+            hint = f"give it as --set {word.lstrip('-')}=VALUE"
+        elif near:
+            hint = f"did you mean {near[0]}?"
+        else:
+            own = f"; a setting of your own method is --set {word.lstrip('-')}=VALUE" if "--set" in known else ""
+            hint = f"`{self.prog} --help` lists all{own}"
+        return InputError("unknown-argument", word=word, hint=hint)
+
+
+def number(text: str) -> float:
+    """Convert a number or a fraction, such as 0.1, 1e-3 or 8/255."""
+    try:
+        return parse_number(text)
+    except InputError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number such as 0.1 or 8/255") from None
+
+
+def count(text: str) -> int:
+    """Convert an integer >= 0, such as 20 or 1e5."""
+    try:
+        value = parse_int(text)
+    except InputError:
+        value = -1
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer >= 0")
+    return value
+
+
+def add_common(parser: argparse.ArgumentParser, threads: str = "threads to compute with") -> None:
+    """Add the flags of every command that computes with data."""
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="the folder of the data files")
+    parser.add_argument("--threads", type=count, metavar="N", help=threads)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def add_logger(parser: argparse.ArgumentParser) -> None:
+    """Add the flag for loggers of a user's own."""
+    about = "a function or class of yours that is called with each event of training; repeat for several"
+    parser.add_argument("--logger", action="append", default=[], metavar="PATH.py:NAME", help=about)
+
+
+@contextmanager
+def use_threads(count: int | None) -> Iterator[None]:
+    """Compute with this number of threads inside the block (None: torch's choice)."""
+    import torch
+
+    if count == 0:
+        raise InputError("threads-zero")
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def print_warnings() -> Iterator[None]:
+    """Print each of our warnings as one line."""
+    from sihg.robust.data.locations import DataWarning
+    from sihg.robust.training.weights import CheckpointWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", DataWarning)
+        warnings.simplefilter("always", CheckpointWarning)
+        warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr, flush=True)
+        yield
