@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from sihg.robust.evaluation.stored import Z95, wilson
 from torch import Tensor, nn
 
 from sihg.cli.main import main
@@ -20,6 +19,7 @@ from sihg.robust.attacks import FGSM
 from sihg.robust.data import stratified_split
 from sihg.robust.evaluation.evaluate import evaluate
 from sihg.robust.evaluation.evaluate_run import EvaluationRequest, find_targets, prepare
+from sihg.robust.evaluation.findings import Z95, wilson
 from sihg.robust.gradients import device_of
 from sihg.robust.training.weights import load
 

@@ -17,7 +17,7 @@ from sihg.robust.attacks.search import check_points
 from sihg.robust.data.samples import Samples
 from sihg.robust.evaluation import partial
 from sihg.robust.evaluation.evaluate import evaluate
-from sihg.robust.evaluation.stored import wilson
+from sihg.robust.evaluation.findings import wilson
 from sihg.robust.training.weights import load
 
 RADII = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from sihg.cli.common import add_common, count, print_warnings, use_threads
 from sihg.errors import InputError
-from sihg.parse import parse_names
 from sihg.robust.attacks.registry import ATTACK_FORMS
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
 
     names = ("split", "samples", "seed", "last_iterate", "checkpoint", "curve", "points", "device")
     request = EvaluationRequest(
-        attacks=tuple(parse_names(args.attacks)),
+        attacks=args.attacks,
         changes={name: getattr(args, name) for name in CHANGES if getattr(args, name) is not None},
         **{name: getattr(args, name) for name in names},
     )
@@ -120,15 +119,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(prepared: "PreparedEvaluation", bars: "Bars") -> "Evaluation | RadiusCurve":
     """Attack and check; say with how many verdicts it continues, and how many are kept if it is interrupted."""
-    partial = prepared.partial
-    if partial is not None and partial.verdicts:
-        print(f"continuing: {partial.verdicts} verdicts are known", file=sys.stderr)
+    if prepared.verdicts:
+        print(f"continuing: {prepared.verdicts} verdicts are known", file=sys.stderr)
     try:
         return prepared.run(bars)
     except BaseException:
         bars.close()
-        if partial is not None and partial.verdicts:
-            print(f"{partial.verdicts} verdicts are kept: the same command continues from there", file=sys.stderr)
+        if prepared.verdicts:
+            print(f"{prepared.verdicts} verdicts are kept: the same command continues from there", file=sys.stderr)
         raise
 
 

@@ -105,6 +105,18 @@ def input_gradient(model: nn.Module, point: Tensor, y: Tensor, loss: Loss = cros
         return torch.autograd.grad(value, point)[0]
 
 
+def try_input_gradient(model: nn.Module, x: Tensor, y: Tensor, loss: Loss) -> Tensor | None:
+    """Return the gradient of the summed loss in the input; None if the model cannot be differentiated."""
+    point = x.detach().requires_grad_()
+    try:
+        with evaluation_mode(model), torch.enable_grad():
+            return torch.autograd.grad(loss(model(point), y).sum(), point)[0]
+    except RuntimeError as error:
+        if not is_missing_gradient(error):
+            raise
+        return None
+
+
 def slope(model: nn.Module, x: Tensor, y: Tensor, loss: Loss = cross_entropy_sum) -> Slope:
     """Return the function that maps delta to the gradient of the loss at x + delta."""
     return lambda delta: input_gradient(model, x + delta, y, loss)

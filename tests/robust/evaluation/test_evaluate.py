@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sihg.robust.evaluation.stored import wilson
 from torch import Tensor, nn
 
 from sihg.errors import InputError
@@ -16,7 +15,7 @@ from sihg.robust.attacks.registry import Attacks, plan_attacks
 from sihg.robust.attacks.runner import check_device, check_model, check_range, run_attacks
 from sihg.robust.data.samples import Samples, as_samples
 from sihg.robust.evaluation import Evaluation, evaluate, reattack
-from sihg.robust.evaluation.findings import describe_ball
+from sihg.robust.evaluation.findings import describe_ball, wilson
 from sihg.robust.threat import Ball, Bounds
 from tests.refused import refused
 from tests.robust.small import digits

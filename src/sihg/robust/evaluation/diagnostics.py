@@ -13,19 +13,19 @@ from sihg.robust.attacks.base import Natural
 from sihg.robust.attacks.noise import Noise
 from sihg.robust.attacks.pgd import PGD
 from sihg.robust.attacks.registry import Plan
-from sihg.robust.attacks.runner import HALF_PRECISION, Outcome
+from sihg.robust.attacks.runner import HALF_PRECISION, Outcome, attack_batch, load_rows
 from sihg.robust.attacks.square import Square
 from sihg.robust.attacks.transfer import Transfer
 from sihg.robust.attacks.user_function import FunctionAttack
 from sihg.robust.data.samples import Samples, stratified_rows
 from sihg.robust.gradients import (
     Loss,
+    compute_logits,
     cross_entropy_per_row,
-    device_of,
-    evaluation_mode,
     is_missing_gradient,
     margins,
     misclassified,
+    try_input_gradient,
 )
 from sihg.robust.threat import Ball
 from sihg.store.schema import Check
@@ -74,10 +74,8 @@ def inspect_model(
 ) -> Iterator[Check]:
     """Check the model on a few samples; its gradients and the radius only if attacks follow."""
     count = min(MAX_PROBED, max(MIN_PROBED, len(samples) // MAX_PROBED))
-    rows, device = stratified_rows(samples, count, seed), device_of(model)
-    x, y = samples.floats(rows).to(device), samples.y[rows].to(device)
-    with evaluation_mode(model), torch.no_grad():
-        first, second = model(x), model(x)
+    x, y = load_rows(model, samples, stratified_rows(samples, count, seed))
+    first, second = compute_logits(model, x), compute_logits(model, x)
     yield _check_precision(model, first)
     probabilities = bool((first >= 0).all()) and bool(((first.sum(1) - 1).abs() < 1e-3).all())
     message = "the outputs look like probabilities, which flatten the losses of attacks: leave out the softmax"
@@ -140,7 +138,8 @@ def _check_zero_radius(
     if random:
         return Check("eps 0", "not run", "the model is random")
     try:
-        attacked = PGD(eps=0.0, steps=1, norm=ball.norm, bounds=ball.bounds).run(model, x, y, seed).broken
+        attack = PGD(eps=0.0, steps=1, norm=ball.norm, bounds=ball.bounds)
+        attacked = attack_batch(attack, model, x, y, seed).broken
     except RuntimeError as error:
         if not is_missing_gradient(error):
             raise
@@ -176,18 +175,6 @@ def _check_gradients(model: nn.Module, x: Tensor, y: Tensor, logits: Tensor) -> 
 def _vanished_share(model: nn.Module, x: Tensor, y: Tensor, loss: Loss) -> float:
     g = try_input_gradient(model, x, y, loss)
     return 1.0 if g is None else float((~(g.flatten(1).abs().amax(1) > VANISHED)).double().mean())
-
-
-def try_input_gradient(model: nn.Module, x: Tensor, y: Tensor, loss: Loss) -> Tensor | None:
-    """Return the gradient of the summed loss in the input; None if the model cannot be differentiated."""
-    point = x.detach().requires_grad_()
-    try:
-        with evaluation_mode(model), torch.enable_grad():
-            return torch.autograd.grad(loss(model(point), y).sum(), point)[0]
-    except RuntimeError as error:
-        if not is_missing_gradient(error):
-            raise
-        return None
 
 
 def check_full_split(n: int, total: int) -> Check:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sihg.parse import Number, parse_number
 from sihg.robust.attacks.base import Natural
-from sihg.robust.attacks.registry import Attacks, Plan, check_radii, describe_plans, plan_attacks
+from sihg.robust.attacks.registry import Attacks, LoadSource, Plan, check_radii, describe_plans, plan_attacks
 from sihg.robust.attacks.runner import (
     Outcome,
     attack_parts,
@@ -36,12 +36,12 @@ from sihg.robust.evaluation.diagnostics import (
 from sihg.robust.evaluation.findings import Evaluation, RadiusCurve
 from sihg.robust.evaluation.partial import PartialResults
 from sihg.robust.evaluation.reattack import reattack_checks
-from sihg.robust.evaluation.stored import record_name, sha256_of_samples, sha256_of_tensors
 from sihg.robust.gradients import device_of, evaluation_mode
 from sihg.robust.threat import Ball, Bounds
 from sihg.store.run_folder import describe_environment
 from sihg.store.schema import EvaluationHeader, Json
 
+MAX_NAME_LENGTH = 150  # letters of a record's name
 Progress = Callable[[str, int, int], object]  # receives an attack, how many samples are done, and of how many
 
 
@@ -59,15 +59,16 @@ class Task:
     trained_with: str | None = None  # the method, if known
     radii: tuple[float, ...] = ()  # of a curve
 
-    def partial_results(self, folder: str | Path | None, *, points: bool = False) -> PartialResults | None:
-        """Open the partial results in FOLDER/evaluation, or in memory if only points are wanted."""
+    def open_partial(self, folder: Path | None, *, points: bool = False) -> PartialResults | None:
+        """Open the partial results in a folder, or in memory if only points are wanted."""
         if folder is None:
             return PartialResults(None, self.name, {}, points=True) if points else None
-        return PartialResults(Path(folder) / "evaluation", self.name, self.identity(), points=points)
+        return PartialResults(folder, self.name, self.identity(), points=points)
 
     def identity(self) -> dict[str, Json]:
         """Return what tells this evaluation from others; the folder of the weights may move."""
         attacks = [attack for plan in self.plans.values() for attack in plan.values()]
+        sources = [attack.source for attack in attacks if isinstance(attack, Transfer)]
         bounds = {str(i): torch.as_tensor(bound) for i, bound in enumerate(self.ball.bounds or ())}
         model = f"{type(self.model).__module__} {self.model!r}"
         return {
@@ -76,10 +77,8 @@ class Task:
             "radii": list(self.radii),
             "bounds": sha256_of_tensors(bounds),
             "attacks": describe_plans(self.plans),
-            "sources": [
-                sha256_of_tensors(attack.source.state_dict()) for attack in attacks if isinstance(attack, Transfer)
-            ],
-            "contents": sha256_of_samples(self.samples),
+            "sources": [sha256_of_tensors(source.state_dict()) for source in sources],
+            "contents": hashlib.sha256(_bytes_of(self.samples.x) + _bytes_of(self.samples.y)).hexdigest(),
             "model": hashlib.sha256(model.encode()).hexdigest(),
             "version": describe_environment().sihg,
         }
@@ -126,10 +125,10 @@ def evaluate(
         >>> evaluate(nn.Flatten(), data, eps=0.6, attacks="natural,fgsm").accuracy
         0.0
     """
-    ball, whole = Ball(parse_number(eps, "eps"), norm, bounds), as_samples(data)
-    plans = plan_attacks(attacks, ball, last_iterate=last_iterate)
-    task = make_task(model, whole, plans, ball, (), samples, seed, trained_with, last_iterate=last_iterate)
-    result = run_task(task, task.partial_results(resume, points=points), progress)
+    ball = Ball(parse_number(eps, "eps"), norm, bounds)
+    task = make_task(model, as_samples(data), attacks, ball, (), samples, seed, trained_with, last_iterate=last_iterate)
+    partial = task.open_partial(None if resume is None else Path(resume) / "evaluation", points=points)
+    result = run_task(task, partial, progress)
     assert isinstance(result, Evaluation)
     return result
 
@@ -169,9 +168,9 @@ def robust_curve(
     """
     eps = check_radii(radii)
     ball, whole = Ball(eps[-1], norm, bounds), as_samples(data)
-    plans = plan_attacks(attacks, ball, eps, last_iterate=last_iterate)
-    task = make_task(model, whole, plans, ball, eps, samples, seed, trained_with, last_iterate=last_iterate)
-    result = run_task(task, task.partial_results(resume, points=points), progress)
+    task = make_task(model, whole, attacks, ball, eps, samples, seed, trained_with, last_iterate=last_iterate)
+    partial = task.open_partial(None if resume is None else Path(resume) / "evaluation", points=points)
+    result = run_task(task, partial, progress)
     assert isinstance(result, RadiusCurve)
     return result
 
@@ -204,6 +203,7 @@ def run_task(
     kind = RadiusCurve if task.radii else Evaluation
     return kind(
         *(task.name, task.header, task.ball, task.index, samples.y, tuple(outcomes), tuple(checks), seconds),
+        environment=describe_environment(),
         radii=task.radii,
         partial=partial,
     )
@@ -224,7 +224,7 @@ def _attack(task: Task, partial: PartialResults | None, progress: Progress | Non
 def make_task(
     model: nn.Module,
     whole: Samples,
-    plans: Mapping[str, Plan],
+    attacks: Attacks,
     ball: Ball,
     radii: Sequence[float],
     count: int | None,
@@ -232,9 +232,11 @@ def make_task(
     trained_with: str | None,
     *,
     last_iterate: bool,
+    source: "LoadSource | None" = None,
     weights: Mapping[str, Tensor] | None = None,
 ) -> Task:
-    """Draw so many samples, each class in proportion (None: all), and describe the evaluation for its record."""
+    """Plan the attacks, draw so many samples (None: all), and describe the evaluation for its record."""
+    plans = plan_attacks(attacks, ball, radii, last_iterate=last_iterate, source=source)
     check_module(model)
     index = stratified_subset(replace(whole, x=torch.arange(len(whole))), count, seed).x
     low, high = (-torch.inf, torch.inf) if ball.bounds is None else ball.bounds
@@ -262,3 +264,33 @@ def make_task(
     parts += ["last-iterate"] if last_iterate else []
     samples = whole if len(index) == len(whole) else whole.take(index)
     return Task(model, samples, index, ball, plans, header, record_name(parts), trained_with, tuple(radii))
+
+
+def record_name(parts: Sequence[str], *, hashed: bool = False) -> str:
+    """Join what was evaluated, and how, to the name of a record's files.
+
+    Args:
+        parts: What tells this record from others.
+        hashed: Whether to add a hash of the parts, which a very long name has in any case.
+
+    >>> record_name(["last", "test", "natural+pgd-20", "eps-8/255"])
+    'last_test_natural+pgd-20_eps-8-255'
+    """
+    name = "_".join("".join(c if c.isalnum() or c in ".+-" else "-" for c in part) for part in parts)
+    if hashed or len(name) > MAX_NAME_LENGTH:
+        name = f"{name[:MAX_NAME_LENGTH]}_{hashlib.sha256(repr(list(parts)).encode()).hexdigest()[:8]}"
+    return name
+
+
+def sha256_of_tensors(tensors: Mapping[str, object]) -> str:
+    """Return the SHA-256 of named tensors, in the order of their names; a state dict may hold other things too."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        value = tensors[name]
+        if isinstance(value, Tensor):
+            digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode() + _bytes_of(value))
+    return digest.hexdigest()
+
+
+def _bytes_of(value: Tensor) -> bytes:
+    return value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()

@@ -12,13 +12,12 @@ from torch import nn
 from sihg.errors import InputError, UnknownNameError
 from sihg.robust.attacks.registry import attack_names, parse_curve, plan_attacks
 from sihg.robust.attacks.runner import check_device, check_model
-from sihg.robust.data import sources
 from sihg.robust.data.samples import Samples
-from sihg.robust.evaluation.evaluate import Progress, Task, make_task, run_task
+from sihg.robust.data.sources import load as load_data
+from sihg.robust.evaluation.evaluate import Progress, Task, make_task, record_name, run_task
 from sihg.robust.evaluation.findings import Evaluation, RadiusCurve
-from sihg.robust.evaluation.gallery import has_pictures, save_gallery
+from sihg.robust.evaluation.gallery import save_gallery
 from sihg.robust.evaluation.partial import EvaluationWarning, PartialResults
-from sihg.robust.evaluation.stored import record_name
 from sihg.robust.threat import NORMS, Ball
 from sihg.robust.training.config import Settings
 from sihg.robust.training.weights import SUFFIXES, Weights, load, load_weights, read_run_weights, read_weights_file
@@ -33,7 +32,7 @@ class EvaluationRequest:
     """Which attacks on which samples, and what differs from the run's own settings.
 
     Args:
-        attacks: The names of the attacks.
+        attacks: The names of the attacks, a tuple or text such as "natural,pgd-20".
         split: The samples, "test" or "train".
         samples: How many of them, each class in proportion (default: all).
         seed: The seed of the subset and of the attacks.
@@ -48,7 +47,7 @@ class EvaluationRequest:
         'test'
     """
 
-    attacks: tuple[str, ...] = ("natural", "pgd-20")
+    attacks: str | tuple[str, ...] = ("natural", "pgd-20")
     split: str = "test"
     samples: int | None = None
     seed: int = 0
@@ -60,7 +59,7 @@ class EvaluationRequest:
     changes: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        attack_names(self.attacks)
+        object.__setattr__(self, "attacks", tuple(attack_names(self.attacks)))
         if self.curve is not None:
             parse_curve(self.curve)
 
@@ -111,23 +110,19 @@ class PreparedEvaluation:
         """Attack and check; an interruption leaves partial results, with which the next run continues."""
         return run_task(self.task, self.partial, progress)
 
+    @property
+    def verdicts(self) -> int:
+        """How many verdicts on samples an interruption leaves."""
+        return 0 if self.partial is None else self.partial.verdicts
+
     def save(self, result: Evaluation | RadiusCurve) -> list[Path]:
         """Write the record, and the run's gallery; return the files that a user may want to open."""
         if self.target.home is None:
             return []
         files = result.write(self.target.home, self.target.name)
-        if self.target.gallery is not None and has_pictures(self.task.samples):
-            task = self.task
+        if self.target.gallery is not None:
             try:
-                save_gallery(
-                    self.target.gallery,
-                    task.model,
-                    task.samples,
-                    task.plans,
-                    result.outcomes,
-                    task.header,
-                    task.ball.eps,
-                )
+                save_gallery(self.target.gallery, self.task, result.outcomes)
             except InputError as error:
                 warnings.warn(f"the gallery is not kept: {error}", EvaluationWarning, stacklevel=2)
         return files
@@ -199,12 +194,11 @@ def prepare(target: Target, *, data_dir: Path | None = None) -> PreparedEvaluati
         check_model(source, whole)
         return source
 
-    last_iterate = request.last_iterate
-    plans = plan_attacks(request.attacks, ball, radii, last_iterate=last_iterate, source=load_source)
     trained_with = settings.method.name if weights.folder else None
     task = make_task(
-        *(model, whole, plans, ball, radii, request.samples, request.seed, trained_with),
-        last_iterate=last_iterate,
+        *(model, whole, request.attacks, ball, radii, request.samples, request.seed, trained_with),
+        last_iterate=request.last_iterate,
+        source=load_source,
         weights=weights.tensors,
     )
     header = msgspec.structs.replace(
@@ -216,16 +210,13 @@ def prepare(target: Target, *, data_dir: Path | None = None) -> PreparedEvaluati
         device=settings.device,
     )
     task = replace(task, name=target.name, header=header)
-    partial = None
-    if target.home is not None:
-        partial = PartialResults(target.home, target.name, task.identity(), points=request.points)
-    return PreparedEvaluation(target, task, partial)
+    return PreparedEvaluation(target, task, task.open_partial(target.home, points=request.points))
 
 
 def _read_samples(data: str, split: str, data_dir: Path | None) -> Samples:
     if split not in SPLITS:
         raise UnknownNameError("split", split, list(SPLITS))
-    train, test = sources.load(data, data_dir)
+    train, test = load_data(data, data_dir)
     return test if split == "test" else train
 
 

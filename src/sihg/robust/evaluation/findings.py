@@ -1,27 +1,30 @@
 """What an evaluation found: accuracies, outcomes per sample and checks, to print, draw or save."""
 
 import io
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sihg.errors import InputError
+from sihg.robust.attacks.registry import radius_name
 from sihg.robust.attacks.runner import Outcome
 from sihg.robust.evaluation.partial import PartialResults
-from sihg.robust.evaluation.stored import arrays_per_sample, attack_rows, curve_rows
 from sihg.robust.threat import Ball
 from sihg.store.files import write_arrays, write_bytes
-from sihg.store.run_folder import describe_environment
 from sihg.store.schema import (
     AttackRow,
     Check,
     CurveRecord,
     CurveRow,
+    Environment,
     EvaluationHeader,
     EvaluationRecord,
     count_results,
@@ -30,6 +33,9 @@ from sihg.store.schema import (
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+Z95 = 1.959963984540054  # the 97.5 % point of the normal distribution
+PER_SAMPLE = ("attacked", "broken", "prediction", "margin")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -44,6 +50,7 @@ class Findings:
     outcomes: tuple[Outcome, ...]
     checks: tuple[Check, ...]
     checks_seconds: float
+    environment: Environment
     radii: tuple[float, ...] = ()  # of a curve, growing
     partial: PartialResults | None = None
 
@@ -71,8 +78,7 @@ class Findings:
         """Return the outcome of one attack."""
         outcomes = {outcome.attack: outcome for outcome in self.outcomes}
         if attack not in outcomes:
-            names = ", ".join(outcomes)
-            raise InputError("attack-not-run", attack=attack, names=names)
+            raise InputError("attack-not-run", attack=attack, names=", ".join(outcomes))
         return outcomes[attack]
 
     def save(self, folder: str | Path, *, name: str | None = None) -> Path:
@@ -147,7 +153,7 @@ class Evaluation(Findings):
             attacks=self.rows(),
             checks=self.checks,
             checks_seconds=self.checks_seconds,
-            environment=describe_environment(),
+            environment=self.environment,
         )
 
     def _summary(self) -> str:
@@ -193,8 +199,8 @@ class RadiusCurve(Findings):
     def record(self) -> CurveRecord:
         """What NAME.json holds."""
         header = msgspec.structs.asdict(self.header)
-        environment = describe_environment()
-        return CurveRecord(**header, eps=self.radii, curves=self.rows(), checks=self.checks, environment=environment)
+        eps, environment = self.radii, self.environment
+        return CurveRecord(**header, eps=eps, curves=self.rows(), checks=self.checks, environment=environment)
 
     def plot(self, path: str | Path | None = None) -> "Figure":
         """Draw accuracy against the radius with its 95 % interval; save the figure if there is a path."""
@@ -230,3 +236,87 @@ def describe_ball(ball: Ball) -> str:
     unit = ball.norm == "linf" and bool((torch.as_tensor(high) - torch.as_tensor(low) == 1).all())
     pixels = f" = {255 * ball.eps:.3g}/255" if unit else ""
     return f"{ball.norm}, eps {ball.eps:.4g}{pixels}"
+
+
+def wilson(hits: int, n: int) -> tuple[float, float]:
+    """Return the 95 % Wilson interval of the share hits / n."""
+    share, z2 = hits / n, Z95**2
+    centre = (share + z2 / (2 * n)) / (1 + z2 / n)
+    half = Z95 / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def attack_rows(outcomes: Sequence[Outcome], broken: Tensor) -> tuple[AttackRow, ...]:
+    """Return a row per attack, one for all attacks together if there are several, then those of proofs.
+
+    Args:
+        outcomes: What the attacks found.
+        broken: Which samples some attack broke: natural errors count too, which an attack may not look at.
+    """
+    attacks = [outcome for outcome in outcomes if not outcome.proof]
+    rows = [_attack_row(outcome) for outcome in attacks]
+    if len(attacks) > 1:
+        together = replace(attacks[0], attack="all", attacked=torch.ones_like(broken), broken=broken)
+        together.passes, together.forwards = sum(row.passes for row in attacks), sum(row.forwards for row in attacks)
+        together.seconds, together.remark, together.stages = sum(row.seconds for row in attacks), "", ()
+        rows.append(_attack_row(together))
+    return (*rows, *(_attack_row(outcome) for outcome in outcomes if outcome.proof))
+
+
+def _attack_row(outcome: Outcome) -> AttackRow:
+    n, held = len(outcome.broken), int((~outcome.broken).sum())
+    low, high = wilson(held, n)
+    return AttackRow(
+        attack=outcome.attack,
+        accuracy=held / n,
+        low=low,
+        high=high,
+        samples=n,
+        broken=n - held,
+        passes=outcome.passes,
+        forwards=outcome.forwards,
+        seconds=outcome.seconds,
+        passes_per_sample=outcome.passes / n,
+        forwards_per_sample=outcome.forwards / n,
+        proof=outcome.proof,
+        remark=outcome.remark,
+        attacked=None if bool(outcome.attacked.all()) else int(outcome.attacked.sum()),
+        stages=tuple(_attack_row(stage) for stage in outcome.stages),
+    )
+
+
+def curve_rows(outcomes: Sequence[Outcome], radii: Sequence[float]) -> tuple[CurveRow, ...]:
+    """Return per attack the accuracy at each radius, after the last attack with that radius."""
+    rows = []
+    for outcome in outcomes:
+        last = {stage.attack.partition(" ")[0]: stage for stage in outcome.stages or (outcome,)}
+        stages, n = [last[radius_name(eps)] for eps in radii], len(outcome.broken)
+        intervals = [wilson(n - int(stage.broken.sum()), n) for stage in stages]
+        rows.append(
+            CurveRow(
+                attack=outcome.attack,
+                accuracy=tuple(stage.accuracy for stage in stages),
+                low=tuple(low for low, _ in intervals),
+                high=tuple(high for _, high in intervals),
+                passes=outcome.passes,
+                forwards=outcome.forwards,
+                seconds=outcome.seconds,
+                proof=outcome.proof,
+                remark=outcome.remark.rpartition(": ")[2] if outcome.proof else "",
+            )
+        )
+    return tuple(rows)
+
+
+def arrays_per_sample(outcomes: Sequence[Outcome], index: Tensor, labels: Tensor) -> dict[str, NDArray[np.generic]]:
+    """Return what NAME.npz holds: each sample's index in its split, its label, and per attack how it fared."""
+    stages = [
+        (outcome.attack if stage is outcome else f"{outcome.attack}: {stage.attack}", stage)
+        for outcome in outcomes
+        for stage in (*outcome.stages, outcome)
+    ]
+    arrays: dict[str, NDArray[np.generic]] = {"index": index.numpy(), "label": labels.numpy()}
+    arrays["attack"] = np.array([name for name, _ in stages])
+    for field in PER_SAMPLE:
+        arrays[field] = torch.stack([getattr(stage, field) for _, stage in stages]).numpy()
+    return arrays

@@ -12,34 +12,28 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sihg.robust.attacks.registry import Plan
-from sihg.robust.attacks.runner import Outcome
+from sihg.robust.attacks.runner import Outcome, attack_batch, load_rows
 from sihg.robust.data.samples import Samples
-from sihg.robust.gradients import device_of, evaluation_mode
+from sihg.robust.evaluation.evaluate import Task
+from sihg.robust.gradients import compute_logits
 from sihg.store.files import write_arrays
-from sihg.store.schema import EvaluationHeader, GalleryHeader
+from sihg.store.schema import GalleryHeader
 
 MAX_CLASSES_SHOWN = 20
 MAX_CANDIDATES = 16  # broken samples per class, among which one is sought that is classified correctly without attack
 
 
-def save_gallery(
-    path: Path,
-    model: nn.Module,
-    samples: Samples,
-    plans: Mapping[str, Plan],
-    outcomes: Sequence[Outcome],
-    header: EvaluationHeader,
-    eps: float,
-) -> Path | None:
-    """Write the gallery of the strongest attack, unless there is one of the same weights and a stronger attack."""
-    outcome = strongest_attack(outcomes)
-    if outcome is None:
+def save_gallery(path: Path, task: Task, outcomes: Sequence[Outcome]) -> Path | None:
+    """Write the gallery of the strongest attack on images, unless the file has that of a stronger one."""
+    outcome, header = strongest_attack(outcomes), task.header
+    if outcome is None or not has_pictures(task.samples):
         return None
     same = {name: getattr(header, name) for name in ("sha256", "checkpoint", "data", "split", "norm", "bounds", "rule")}
-    about = GalleryHeader(**same, eps=eps, classes=samples.classes, attack=outcome.attack, accuracy=outcome.accuracy)
+    classes, eps = task.samples.classes, task.ball.eps
+    about = GalleryHeader(**same, eps=eps, classes=classes, attack=outcome.attack, accuracy=outcome.accuracy)
     if has_stronger_gallery(path, about):
         return None
-    arrays = make_gallery(model, samples, plans[outcome.attack], outcome, seed=header.seed)
+    arrays = make_gallery(task.model, task.samples, task.plans[outcome.attack], outcome, seed=header.seed)
     return write_gallery(path, about, arrays)
 
 
@@ -59,15 +53,15 @@ def make_gallery(
     """
     found_by = _stage_of_point(outcome)
     numbers, before = _choose_samples(model, samples, outcome, found_by)
-    x, y = samples.floats(numbers), samples.y[numbers]
+    x = samples.floats(numbers)
     x_adv, after = x.clone(), before.clone()
-    device = device_of(model)
     for i, attack in enumerate(plan.values()):
         mine = (found_by[numbers] == i).nonzero().flatten()
         if len(mine):
-            verdict = attack.run(model, x[mine].to(device), y[mine].to(device), seed, numbers=numbers[mine])
+            of_mine = load_rows(model, samples, numbers[mine])
+            verdict = attack_batch(attack, model, *of_mine, seed, numbers=numbers[mine])
             x_adv[mine], after[mine] = verdict.x_adv.detach().cpu(), verdict.prediction.cpu()
-    tensors = {"number": numbers, "label": y, "before": before, "after": after}
+    tensors = {"number": numbers, "label": samples.y[numbers], "before": before, "after": after}
     tensors |= {"clean": x.float(), "adversarial": x_adv.float()}
     return {name: value.numpy() for name, value in tensors.items()}
 
@@ -98,7 +92,7 @@ def _choose_samples(model: nn.Module, samples: Samples, outcome: Outcome, found_
         broken = broken[rank[broken].argsort(stable=True)][:MAX_CANDIDATES]
         nearest = mine[outcome.margin[mine].nan_to_num(math.inf).argmin()]
         candidates = broken if len(broken) else nearest[None]
-        predictions = _predict(model, samples, candidates)
+        predictions = compute_logits(model, load_rows(model, samples, candidates)[0]).argmax(1).cpu()
         place = int((predictions == label).int().argmax())  # the first correct one, or the first
         numbers.append(candidates[place])
         before.append(predictions[place])
@@ -124,9 +118,3 @@ def has_stronger_gallery(path: Path, about: GalleryHeader) -> bool:
 def has_pictures(samples: Samples) -> bool:
     """Return whether the samples are images, grey or in colour."""
     return len(samples.shape) == 3 and samples.shape[0] in (1, 3)
-
-
-def _predict(model: nn.Module, samples: Samples, numbers: Tensor) -> Tensor:
-    with evaluation_mode(model), torch.no_grad():
-        logits: Tensor = model(samples.floats(numbers).to(device_of(model)))
-    return logits.argmax(1).cpu()

@@ -13,10 +13,10 @@ from sihg.errors import SihgError
 from sihg.robust.attacks.base import Natural
 from sihg.robust.attacks.pgd import FGSM, PGD
 from sihg.robust.attacks.registry import Plan
-from sihg.robust.attacks.runner import Outcome, run_attacks
+from sihg.robust.attacks.runner import Outcome, load_rows, run_attacks
 from sihg.robust.data.samples import Samples, stratified_rows
-from sihg.robust.evaluation.diagnostics import CHANCE, MAX_PROBED, MIN_SAMPLES, NO_GRADIENT, try_input_gradient, warn_if
-from sihg.robust.gradients import cross_entropy_per_row, device_of
+from sihg.robust.evaluation.diagnostics import CHANCE, MAX_PROBED, MIN_SAMPLES, NO_GRADIENT, warn_if
+from sihg.robust.gradients import cross_entropy_per_row, try_input_gradient
 from sihg.robust.threat import Ball
 from sihg.store.schema import Check
 
@@ -85,8 +85,8 @@ class Probe:
         for n in (1, MAX_PROBED):
             if n == MAX_PROBED and self.start > self.seconds:
                 break
-            rows, device = stratified_rows(self.samples, n, self.seed), device_of(self.model)
-            x, y, begin = self.samples.floats(rows).to(device), self.samples.y[rows].to(device), time.perf_counter()
+            x, y = load_rows(self.model, self.samples, stratified_rows(self.samples, n, self.seed))
+            begin = time.perf_counter()
             g = try_input_gradient(self.model, x, y, cross_entropy_per_row)
             if g is None:
                 return False
