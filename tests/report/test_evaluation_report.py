@@ -112,3 +112,9 @@ def test_several_folders_are_refused_before_anything_is_written(tmp_path: Path) 
     with refused("not-a-folder", folder=tmp_path / "nowhere"):
         report([tmp_path / "good", tmp_path / "nowhere"])
     assert not (tmp_path / "good" / "index.html").exists()
+
+
+def test_a_long_name_of_a_row_may_wrap(tmp_path: Path) -> None:
+    write_evaluation(tmp_path, "small-cnn_digits_natural+pgd-20_<b>", **SAVED)
+    report_evaluations(tmp_path)
+    assert "</span>small-cnn_<wbr>digits_<wbr>natural+<wbr>pgd-20_<wbr>&lt;b&gt;</th>" in read_page(tmp_path)

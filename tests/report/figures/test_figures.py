@@ -10,6 +10,7 @@ import pytest
 
 from sihg.report.figures.confusion import confusion_figure, confusions, strongest_attack
 from sihg.report.figures.examples import gallery_figure
+from sihg.report.figures.learning_curves import learning_curves
 from sihg.report.figures.memory_histogram import memories, memory_figure
 from sihg.report.figures.radius import entry_curves, radius_figure
 from sihg.report.read.evaluations import read_gallery
@@ -18,6 +19,7 @@ from sihg.report.training_report import drawings, report_training
 from tests.refused import refused
 from tests.report.folders import (
     attack_row,
+    rows,
     write_curve,
     write_evaluation,
     write_gallery,
@@ -218,3 +220,20 @@ def test_the_memory_of_one_epoch_is_numbered_by_it(tmp_path: Path) -> None:
         low, high = axes.get_xlim()
         assert [tick for tick in axes.get_xticks() if low <= tick <= high] == [1]
     assert figure.axes[0].get_ylim()[1] > 0.5  # the sign is not cut
+
+
+def test_the_best_so_far_has_the_limits_of_the_learning_curves(tmp_path: Path) -> None:
+    write_run(tmp_path / "m", rows([0.4, 0.9], [0.3, 0.2]))
+    every, best = (learning_curves(read(tmp_path), best=best) for best in (False, True))
+    limits = [[(*axes.get_xlim(), *axes.get_ylim()) for axes in figure.axes] for figure in (every, best)]
+    assert limits[0] == limits[1]
+    assert limits[0][0][3] > 0.9
+
+
+def test_short_and_long_costs_are_plain_numbers(tmp_path: Path) -> None:
+    done = [{**row, "seconds": row["seconds"] / 25, "step": 1000 * row["step"]} for row in rows([0.4, 0.9], [0.3, 0.2])]
+    write_run(tmp_path / "m", done)
+    seconds, _, steps = learning_curves(read(tmp_path)).axes
+    assert [seconds.xaxis.get_major_formatter()(x, 0) for x in (0, 0.05)] == ["0", "0.05"]
+    assert [steps.xaxis.get_major_formatter()(x, 0) for x in (500, 20_000)] == ["500", "20k"]
+    assert seconds.get_xlim()[1] < 0.2

@@ -59,7 +59,7 @@ def confusion_figure(matrices: Sequence[Confusion]) -> Figure:
     across = min(len(matrices), 2)
     side = (WIDTH - EDGE - across * GAP) / 2
     down = -(-len(matrices) // across)
-    width, height = EDGE + across * (side + GAP), 0.35 + down * (side + GAP)
+    width, height = EDGE + across * (side + GAP), 0.1 + down * (side + GAP)
     figure = Figure(figsize=(width, height))
     for i, matrix in enumerate(matrices):
         row, column = divmod(i, across)
@@ -81,7 +81,7 @@ def _draw(axes: Axes, matrix: Confusion) -> None:
     axes.set_xlabel("prediction under attack")
     axes.set_xticks(range(n) if n <= MAX_NUMBERED else range(0, n, 10))
     axes.set_yticks(range(n) if n <= MAX_NUMBERED else range(0, n, 10))
-    axes.tick_params(length=0, labelsize=7)
+    axes.tick_params(length=0, labelsize=8)
     axes.spines[:].set_visible(False)
     axes.set_xticks(np.arange(n + 1) - 0.5, minor=True)
     axes.set_yticks(np.arange(n + 1) - 0.5, minor=True)
@@ -90,7 +90,7 @@ def _draw(axes: Axes, matrix: Confusion) -> None:
     for (i, j), share in np.ndenumerate(shares):
         if n <= MAX_NUMBERED and share >= 0.005:
             dark = share > (0.55 if i == j else 0.3)
-            axes.text(j, i, f"{100 * share:.0f}", ha="center", va="center", fontsize=6, color="white" if dark else INK)
+            axes.text(j, i, f"{100 * share:.0f}", ha="center", va="center", fontsize=7, color="white" if dark else INK)
 
 
 def _attacked(run: TrainingRun) -> list[Evaluation]:

@@ -44,8 +44,8 @@ def gallery_figure(gallery: Gallery) -> Figure:
         if column == 0:
             for text, foot in zip(("image", "perturbation", "attacked"), feet, strict=True):
                 _write(axes, LEFT - 0.08, foot + tall / 2, text, ha="right", color=QUIET)
-            for y in lines:
-                _write(axes, LEFT - 0.08, y, "predicted", ha="right", color=QUIET)
+            for text, y in zip(("label", "predicted", "predicted"), (top + TEXT / 2, *lines), strict=True):
+                _write(axes, LEFT - 0.08, y, text, ha="right", color=QUIET)
     axes.set(xlim=(0, WIDTH), ylim=(0, height))  # imshow changes the limits
     return figure
 

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator, PercentFormatter
 from matplotlib.typing import LineStyleType
 
 from sihg.report.figures.style import LINE, QUIET, CurveName, fit_name, name_curves, number_log_axis
@@ -119,7 +119,8 @@ def _panel(axes: Axes, entries: Sequence[Entry], cost: Cost, best: bool) -> set[
     axes.set_ylabel("accuracy")
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     drawn = [tracks(entry, cost, best=best) for entry in entries]
-    _set_limits(axes, [track for of_entry in drawn for track in of_entry if len(track.x)], cost)
+    # the same limits with `best`, so that two figures next to each other can be compared
+    _set_limits(axes, [track for entry in entries for track in tracks(entry, cost) if len(track.x)], cost)
     for order, (entry, of_entry) in enumerate(zip(entries, drawn, strict=True)):
         look = entry.look
         for track in of_entry:
@@ -147,9 +148,10 @@ def _set_limits(axes: Axes, drawn: Sequence[Track], cost: Cost) -> None:
         axes.set_xlim(min(starts) / 1.1, max(ends) * 1.1)
         number_log_axis(axes.xaxis, numbered=True)
     else:
-        axes.set_xlim(0, max([*ends, 1.0]) * 1.02)
+        axes.set_xlim(0, 1.02 * (max(ends, default=0.0) or 1.0))
         axes.xaxis.set_major_locator(MaxNLocator("auto", integer=cost == "step", steps=[1, 2, 5, 10]))
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 20k
+        thousands = EngFormatter(sep="")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: thousands(x) if x >= 1000 else f"{x:g}"))  # 20k, 0.5
 
 
 def _end(of_entry: Sequence[Track]) -> float | None:

@@ -101,3 +101,4 @@ def _draw_map(axes: Axes, memory: Memory, *, named: bool) -> None:
     bar = axes.figure.colorbar(drawn, ax=axes, pad=0.03, format=PercentFormatter(1, decimals=0))
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=7, length=0)
+    bar.set_label("share of values", fontsize=8)

@@ -19,7 +19,7 @@ from sihg.store.schema import Environment
 from sihg.store.statistics import Spread, group_similar
 
 LARGEST_SVG = 1_500_000  # bytes; a larger figure is put in as PNG
-LONG_TEXT = 16  # letters; a column with a longer text gets room to wrap it
+LONG_TEXT, LONG_NAME = 16, 26  # letters; a column with a longer text, or a longer name of a row, may wrap it
 
 
 class DrawnFigure(NamedTuple):
@@ -60,7 +60,7 @@ class PageCell(NamedTuple):
 class PageRow(NamedTuple):
     """A row: its colour is "" for no mark, and None for a row of other people's numbers."""
 
-    name: str
+    name: Markup
     colour: str | None
     cells: Sequence[PageCell]
 
@@ -111,7 +111,7 @@ def page_table(
             PageCell(_with_power(str(text)), _value(cell), kind)
             for cell, text, kind in zip(row, texts, kinds, strict=True)
         ]
-        rows.append(PageRow(str(row[0]), colour, cells[1:]))
+        rows.append(PageRow(_breakable(str(row[0])), colour, cells[1:]))
     return PageTable(caption, headings, rows)
 
 
@@ -164,12 +164,18 @@ def environment_texts(environments: Sequence[Environment]) -> dict[str, str]:
 def _kind(table: Table, i: int) -> str:
     if i and not table.columns[i].is_text:
         return "number"
-    return "text" if i and any(len(str(row[i])) > LONG_TEXT for row in table.rows) else ""
+    longest = LONG_TEXT if i else LONG_NAME
+    return "text" if any(len(str(row[i])) > longest for row in table.rows) else ""
 
 
 def _value(cell: Cell) -> str:
     number = cell.mean if isinstance(cell, Spread) else cell
     return repr(number) if isinstance(number, int | float) else ""
+
+
+def _breakable(name: str) -> Markup:
+    """Let a long name wrap after `_` and `+`."""
+    return Markup(re.sub("([_+])", r"\1<wbr>", str(escape(name)))) if len(name) > LONG_NAME else escape(name)
 
 
 def _with_power(text: str) -> str | Markup:
