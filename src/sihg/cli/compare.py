@@ -5,7 +5,6 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
 
 from sihg.cli.terminal import format_table
 
@@ -19,7 +18,7 @@ kind, the one on most samples counts.
 """
 
 
-def add_parser(commands: Any, summary: str) -> None:
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", summary: str) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "compare",

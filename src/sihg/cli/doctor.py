@@ -4,10 +4,9 @@ import argparse
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 
-def add_parser(commands: Any, summary: str) -> None:
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", summary: str) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "doctor",

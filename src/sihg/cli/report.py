@@ -3,7 +3,6 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
 from sihg.errors import InputError
 from sihg.parse import parse_number
@@ -20,7 +19,7 @@ figures as SVG and PDF.
 """
 
 
-def add_parser(commands: Any, summary: str) -> None:
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", summary: str) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "report",

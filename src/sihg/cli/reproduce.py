@@ -5,7 +5,7 @@ import shlex
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sihg.cli.common import add_common, count, print_warnings
 from sihg.cli.setting_flags import add_settings_arguments, read_settings_arguments
@@ -29,7 +29,7 @@ Results do not depend on --jobs. Methods and trials may be added later; other se
 """
 
 
-def add_parser(commands: Any, summary: str) -> None:
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", summary: str) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "reproduce",

@@ -30,7 +30,7 @@ class Convex(ABC):
     """A closed proper convex function h of one block of variables; the base of every f and g.
 
     The first `batch` dimensions of a tensor number the blocks; the other dimensions belong to one block. A subclass
-    defines `prox`, `_terms` and `_residual`.
+    defines `prox`, `_terms` and `_residual`. A parameter that is not as its `Args:` say raises InputError.
 
     Example:
         >>> h = L1(2.0)
@@ -140,8 +140,6 @@ class ElasticNet(Convex):
     Args:
         l1: The weight of the 1-norm, finite and >= 0.
         l2: The weight of the squared 2-norm, finite and >= 0.
-    Raises:
-        InputError: If a weight is negative or not finite.
     Example:
         >>> ElasticNet(1.0, 1.0).prox(torch.tensor([3.0, 0.5]), 1.0)
         tensor([1., 0.])
@@ -170,8 +168,6 @@ class L1(ElasticNet):
 
     Args:
         weight: Finite and >= 0.
-    Raises:
-        InputError: If `weight` is negative or not finite.
     Example:
         >>> L1(1.0).prox(torch.tensor([3.0, 0.5]), 1.0)
         tensor([2., 0.])
@@ -197,8 +193,6 @@ class SquaredL2(Convex):
     Args:
         weight: Finite and >= 0.
         centre: A number, or a tensor that broadcasts to u.
-    Raises:
-        InputError: If `weight` is negative, or a value is not finite.
     Example:
         >>> SquaredL2(1.0, centre=4.0).prox(torch.tensor([0.0]), 1.0)
         tensor([2.])
@@ -229,10 +223,8 @@ class Box(Convex):
     """The indicator of lower <= u <= upper: 0 inside, infinite outside.
 
     Args:
-        lower: A number or a tensor; -inf for no bound.
+        lower: A number or a tensor, nowhere above `upper`; -inf for no bound.
         upper: A number or a tensor; inf for no bound.
-    Raises:
-        InputError: If a bound is NaN, or lower > upper.
     Example:
         >>> Box(0.0, 1.0).prox(torch.tensor([-2.0, 0.5, 2.0]), 1.0)
         tensor([0.0000, 0.5000, 1.0000])
@@ -287,8 +279,6 @@ class LinfBall(Box):
     Args:
         radius: Finite and >= 0.
         centre: A number, or a tensor that broadcasts to u.
-    Raises:
-        InputError: If `radius` is negative, or a value is not finite.
     Example:
         >>> LinfBall(1.0).prox(torch.tensor([3.0, -4.0]), 1.0)
         tensor([ 1., -1.])
@@ -312,8 +302,6 @@ class L2Ball(Convex):
     Args:
         radius: Finite and >= 0.
         centre: A number, or a tensor that broadcasts to u.
-    Raises:
-        InputError: If `radius` is negative, or a value is not finite.
     Example:
         >>> L2Ball(5.0).prox(torch.tensor([6.0, -8.0]), 1.0)
         tensor([ 3., -4.])
@@ -357,8 +345,6 @@ class Simplex(Convex):
 
     Args:
         total: Finite and > 0.
-    Raises:
-        InputError: If `total` is not positive or not finite.
     Example:
         >>> Simplex().prox(torch.tensor([1.0, 0.5, -3.0]), 1.0)
         tensor([0.7500, 0.2500, 0.0000])

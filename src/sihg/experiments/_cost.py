@@ -2,12 +2,11 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import torch
 
@@ -117,6 +116,6 @@ def _shorten(attack: Attack) -> tuple[Attack, float]:
     """Return the attack with a few steps, and how many times longer the whole attack takes."""
     for name in (name for name in STEP_COUNTS if hasattr(attack, name)):
         many, restarts = getattr(attack, name), getattr(attack, "restarts", 1)
-        few: Mapping[str, Any] = {name: min(ATTACK_STEPS, many), **({"restarts": 1} if restarts > 1 else {})}
+        few = {name: min(ATTACK_STEPS, many), **({"restarts": 1} if restarts > 1 else {})}
         return replace(attack, **few), many * restarts / few[name]
     return attack, 1.0

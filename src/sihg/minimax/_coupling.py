@@ -1,13 +1,14 @@
 """The coupling phi on flat vectors: its gradients by automatic differentiation or by hand, and checks at the start."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from sihg.errors import InputError, NotFiniteError
 from sihg.minimax._layout import BlockLayout, Blocks, Index, WeightLayout, Weights, flat
+from sihg.minimax.bilinear import BilinearCoupling
 
 CouplingFunction = Callable[..., Tensor]  # (w, delta, index) -> phi_i(w, delta_i) for i in index, shape (len(index),)
 
@@ -30,30 +31,11 @@ class Gradients(NamedTuple):
     delta: Callable[..., Blocks]
 
 
-class Coupling(Protocol):
-    """phi and its gradients; w is flat, `rows` the flat blocks in `index`, end to end."""
-
-    def phi(self, w: Tensor, rows: Tensor, index: Index) -> Tensor:
-        """Return phi_i(w, delta_i) for each i in index."""
-
-    def gradient_w(self, w: Tensor, rows: Tensor, index: Index) -> Tensor:
-        """Return sum_i grad_w phi_i(w, delta_i)."""
-
-    def gradient_delta(self, w: Tensor, rows: Tensor, index: Index) -> Tensor:
-        """Return grad_delta_i phi_i(w, delta_i), end to end."""
-
-    def gradients(self, w: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
-        """Return both gradients of the whole phi."""
-
-    def gradient_w_change(self, w: Tensor, i: int, new: Tensor, old: Tensor) -> tuple[Tensor, int]:
-        """Return grad_w phi_i(w, new) - grad_w phi_i(w, old), and the number of block gradients it took."""
-
-    def check_gradients(self, w: Tensor, delta: Tensor) -> None:
-        """Raise InputError if the gradients are wrong at the start."""
-
-
 class FunctionCoupling:
-    """A coupling by a user's function, with gradients by automatic differentiation or by hand."""
+    """A coupling by a user's function, with gradients by automatic differentiation or by hand.
+
+    w is flat; `rows` are the flat blocks in `index`, end to end.
+    """
 
     def __init__(
         self, function: CouplingFunction, w_layout: WeightLayout, delta_layout: BlockLayout, by_hand: Gradients | None
@@ -62,11 +44,11 @@ class FunctionCoupling:
         self.w_layout, self.delta_layout = w_layout, delta_layout
 
     def phi(self, w: Tensor, rows: Tensor, index: Index) -> Tensor:
-        """Call the user's function."""
+        """Return phi_i(w, delta_i) for each i in index, by the user's function."""
         return self._call(self.w_layout.pieces(w), rows, index)
 
     def gradient_w(self, w: Tensor, rows: Tensor, index: Index) -> Tensor:
-        """Differentiate in w."""
+        """Return sum_i grad_w phi_i(w, delta_i)."""
         if self.by_hand:
             return self.w_layout.flat(self.by_hand.w(*self._forms(w, rows, index)))
         with torch.enable_grad():
@@ -75,7 +57,7 @@ class FunctionCoupling:
             return flat(_gradients(phi, leaves))
 
     def gradient_delta(self, w: Tensor, rows: Tensor, index: Index) -> Tensor:
-        """Differentiate in delta."""
+        """Return grad_delta_i phi_i(w, delta_i), end to end."""
         if self.by_hand:
             return flat(self.by_hand.delta(*self._forms(w, rows, index)))
         with torch.enable_grad():
@@ -84,7 +66,7 @@ class FunctionCoupling:
             return _gradients(phi, [leaf])[0]
 
     def gradients(self, w: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
-        """Differentiate in both by one backward pass."""
+        """Return both gradients of the whole phi, by one backward pass."""
         blocks = self.delta_layout.all
         if self.by_hand:
             return self.gradient_w(w, delta, blocks), self.gradient_delta(w, delta, blocks)
@@ -96,12 +78,15 @@ class FunctionCoupling:
             return flat(w_gradients), delta_gradient
 
     def gradient_w_change(self, w: Tensor, i: int, new: Tensor, old: Tensor) -> tuple[Tensor, int]:
-        """Take two gradients by the same kernel: SSI-HG multiplies the rounding of this difference by n - 1."""
+        """Return grad_w phi_i(w, new) - grad_w phi_i(w, old), and the number of block gradients it took.
+
+        Both gradients are by the same kernel: SSI-HG multiplies the rounding of this difference by n - 1.
+        """
         index = self.delta_layout.each[i]
         return self.gradient_w(w, new, index) - self.gradient_w(w, old, index), 2
 
     def check_gradients(self, w: Tensor, delta: Tensor) -> None:
-        """Check that autograd sees w or delta, and that gradients by hand agree with it."""
+        """Raise InputError unless autograd sees w or delta, and gradients by hand agree with it."""
         with torch.enable_grad():
             phi = self.phi(w.clone().requires_grad_(), delta.clone().requires_grad_(), self.delta_layout.all)
         if not phi.requires_grad:
@@ -130,6 +115,9 @@ def _gradients(phi: Tensor, leaves: list[Tensor]) -> Sequence[Tensor]:
     if not phi.requires_grad:
         return [torch.zeros_like(leaf) for leaf in leaves]
     return torch.autograd.grad(phi.sum(), leaves, materialize_grads=True)
+
+
+Coupling = FunctionCoupling | BilinearCoupling
 
 
 def check_coupling(coupling: Coupling, layout: BlockLayout, w0: Tensor, delta0: Tensor, *, linear_in_w: bool) -> None:

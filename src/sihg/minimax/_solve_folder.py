@@ -1,7 +1,5 @@
 """The folder of a comparison: config.json, summary.json, field.json, and for each method its rows, state and path."""
 
-import csv
-import io
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,11 +60,8 @@ class SolveFolder:
         """Save what a method reached; the state last, since rows after it are dropped when the run continues."""
         folder = self.path / method
         if path:
-            text = io.StringIO()
-            table = csv.writer(text, lineterminator="\n")
-            table.writerow(("iteration", "w", "delta"))
-            table.writerows((int(k), repr(w), repr(d)) for k, w, d in path)
-            write_text(folder / "trajectory.csv", text.getvalue())
+            lines = ["iteration,w,delta", *(f"{int(k)},{w!r},{d!r}" for k, w, d in path), ""]
+            write_text(folder / "trajectory.csv", "\n".join(lines))
         history.save(folder / "history.json")
         history.save(folder / "history.csv")
         state.save(folder / "state.safetensors")

@@ -48,7 +48,9 @@ def _begin(problem: Problem, method: str, given: Settings, seed: int) -> SolveSt
     made = _make(kind, method, {**given, "sigma": steps.sigma, "tau": steps.tau, "theta": steps.theta})
     curvature = _curvature(problem, made, steps.tau)
     _warn_outside_theorem(problem, made, steps)
-    return SolveState(0, made, steps, made.init(problem.w0.clone(), problem.delta0.clone()), seed, curvature, 0, 0, 0.0)
+    return SolveState(
+        0, made, steps, made.state(problem.w0.clone(), problem.delta0.clone()), seed, curvature, 0, 0, 0.0
+    )
 
 
 def _continue(problem: Problem, method: str, given: Settings, seed: int | None, state: SolveState) -> SolveState:

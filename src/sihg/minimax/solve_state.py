@@ -91,7 +91,7 @@ class SolveState:
                 about = json.loads((file.metadata() or {})["sihg"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
             method = METHODS[about.pop("method")](**about.pop("settings"))
-            inner = method.init(tensors.pop("w"), tensors.pop("delta"))
+            inner = method.state(tensors.pop("w"), tensors.pop("delta"))
             inner = replace(inner, **tensors, **about.pop("plain"))
             return SolveState(method=method, steps=StepSizes(**about.pop("steps")), inner=inner, **about)
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:

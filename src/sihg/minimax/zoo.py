@@ -1,10 +1,10 @@
 """Benchmark problems with known answers: `zoo.names()`, `zoo.get(name, **options)`."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -56,12 +56,12 @@ def about(name: str) -> str:
     return (_builder(name).__doc__ or "").splitlines()[0]
 
 
-def options(name: str) -> dict[str, Any]:
+def options(name: str) -> dict[str, object]:
     """Return the options of a problem and their defaults."""
     return {key: p.default for key, p in inspect.signature(_builder(name)).parameters.items()}
 
 
-def get(name: str, **chosen: Any) -> Benchmark:
+def get(name: str, **chosen: object) -> Benchmark:
     """Build a problem of the zoo, in float64; equal options give equal problems.
 
     Args:
@@ -92,15 +92,12 @@ def _builder(name: str) -> Builder:
     return _BUILDERS[name]
 
 
-def _named(name: str) -> Callable[[Builder], Builder]:
-    def register(build: Builder) -> Builder:
-        _BUILDERS[name] = build
-        return build
-
-    return register
+def _problem(build: Builder) -> Builder:
+    _BUILDERS[build.__name__.replace("_", "-")] = build
+    return build
 
 
-@_named("matrix-game")
+@_problem
 def matrix_game(payoff: Tensor | None = None) -> tuple[Problem, Solution | None]:
     """Matrix game on two simplices; rock-paper-scissors unless a payoff matrix is given."""
     rps = payoff is None
@@ -114,7 +111,7 @@ def matrix_game(payoff: Tensor | None = None) -> tuple[Problem, Solution | None]
     return problem, Solution(third, third[None]) if rps else None
 
 
-@_named("tv-denoising")
+@_problem
 def tv_denoising(
     size: int = 0, weight: float = 0.3, noise: float = 0.1, seed: int = 0, image: Tensor | None = None
 ) -> tuple[Problem, Solution | None]:
@@ -139,7 +136,7 @@ def tv_denoising(
     return problem, solution
 
 
-@_named("ridge")
+@_problem
 def ridge(
     samples: int = 200, features: int = 10, n: int = 4, weight: float = 0.1, seed: int = 0
 ) -> tuple[Problem, Solution]:
@@ -166,7 +163,7 @@ def ridge(
     return problem, Solution(w, blocks @ w - targets)
 
 
-@_named("quadratic")
+@_problem
 def quadratic(
     n: int = 4, dimension: int = 3, least: float = 0.2, largest: float = 1.0, coupling: float = 1.0, seed: int = 0
 ) -> tuple[Problem, Solution]:
@@ -206,7 +203,7 @@ def quadratic(
     return problem, Solution(w_star, delta_star)
 
 
-@_named("weak-mvi")
+@_problem
 def weak_mvi(a: float = 1.0, b: float = -0.02) -> tuple[Problem, Solution]:
     """a w d + (b/2)(w^2 - d^2) with b < 0: neither convex nor concave, weak MVI with rho = 2|b|/(a^2 + b^2)."""
 
@@ -221,7 +218,7 @@ def weak_mvi(a: float = 1.0, b: float = -0.02) -> tuple[Problem, Solution]:
     return problem, Solution(_tensor([0.0]), _tensor([[0.0]]))
 
 
-@_named("weak-mvi-blocks")
+@_problem
 def weak_mvi_blocks(
     n: int = 4, dimension: int = 2, a: float = 1.0, b: float = -0.005, seed: int = 0
 ) -> tuple[Problem, Solution]:
@@ -229,7 +226,7 @@ def weak_mvi_blocks(
     return _weak_family(n, dimension, a, 0.0, b, 0.0, seed)
 
 
-@_named("weak-mvi-nonlinear")
+@_problem
 def weak_mvi_nonlinear(
     n: int = 4, dimension: int = 2, e: float | None = None, b: float | None = None, radius: float = 2.5, seed: int = 0
 ) -> tuple[Problem, Solution]:
@@ -273,7 +270,7 @@ def _weak_family(
     return problem, Solution(torch.zeros_like(w0), zeros)
 
 
-@_named("dirac-gan")
+@_problem
 def dirac_gan() -> tuple[Problem, Solution]:
     """Dirac-GAN: -log(1 + exp(-w d)), a generator and a discriminator of one number each."""
 
@@ -283,7 +280,7 @@ def dirac_gan() -> tuple[Problem, Solution]:
     return Problem(phi, _tensor([1.0]), _tensor([[1.0]])), Solution(_tensor([0.0]), _tensor([[0.0]]))
 
 
-@_named("ratio-game")
+@_problem
 def ratio_game(s: float = 0.5, epsilon: float = 0.495) -> tuple[Problem, Solution]:
     """Ratio game x'Ry / x'Sy on two simplices (as w and d in [0, 1]), where no MVI solution exists."""
 
@@ -295,14 +292,14 @@ def ratio_game(s: float = 0.5, epsilon: float = 0.495) -> tuple[Problem, Solutio
     return problem, Solution(_tensor([0.0]), _tensor([[0.0]]))
 
 
-@_named("global-forsaken")
+@_problem
 def global_forsaken() -> tuple[Problem, Solution]:
     """GlobalForsaken (Pethick et al. 2022): w d + psi(w) - psi(d) in a box, with a limit cycle around the answer."""
     problem = _polynomial(lambda z: 2 * z**6 / 21 - z**4 / 3 + z**2 / 3, 0.0, 4 / 3, (-1.0, 1.0), rho=0.2395, L=2.586)
     return problem, Solution(_tensor([0.0]), _tensor([[0.0]]))
 
 
-@_named("forsaken")
+@_problem
 def forsaken() -> tuple[Problem, Solution]:
     """Forsaken (Hsieh et al. 2021): w (d - 0.45) + psi(w) - psi(d) in a box, with a limit cycle."""
     problem = _polynomial(lambda z: z**2 / 4 - z**4 / 2 + z**6 / 6, 0.45, 3 / 2, (0.0, 0.2))
@@ -315,7 +312,7 @@ def forsaken() -> tuple[Problem, Solution]:
     return problem, Solution(z[:1], z[1:, None])
 
 
-@_named("robust-logistic")
+@_problem
 def robust_logistic(
     samples: int = 40, features: int = 4, n: int = 8, eps: float = 0.1, weight: float = 0.05, seed: int = 0
 ) -> tuple[Problem, Solution]:
@@ -400,5 +397,5 @@ def _orthogonal(size: int, draw: torch.Generator) -> Tensor:
     return Q.contiguous()
 
 
-def _tensor(values: Any) -> Tensor:
+def _tensor(values: Sequence[object]) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)

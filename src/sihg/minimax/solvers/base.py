@@ -9,7 +9,7 @@ from torch import Tensor
 from sihg.minimax._oracle import Oracle
 from sihg.minimax.constants import Constants
 from sihg.minimax.problem import Problem
-from sihg.minimax.step_sizes import Condition, StepSizes
+from sihg.minimax.step_sizes import Condition, StepSizes, operator_steps
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,13 @@ S = TypeVar("S", bound=State)
 class Method(ABC, Generic[S]):
     """A solver; its fields are its settings."""
 
+    state: ClassVar[type[State]] = State  # its class; only w and delta are set before the first step
     implicit: ClassVar[bool] = False  # whether it takes implicit steps, so that tau L22 < 1 matters
     bilinear_only: ClassVar[bool] = False
+    default_step: ClassVar[tuple[float, str]] = (0.5, "the customary step 1/(2L)")  # times 1/L, and its name
 
-    @abstractmethod
-    def init(self, w: Tensor, delta: Tensor) -> S:
-        """Return the state before the first step."""
+    sigma: float
+    tau: float
 
     @abstractmethod
     def step(self, oracle: Oracle, s: S, i: int) -> S:
@@ -43,9 +44,9 @@ class Method(ABC, Generic[S]):
         return s.w, s.delta
 
     @classmethod
-    @abstractmethod
-    def choose(cls, problem: Problem, constants: Constants) -> StepSizes:
-        """Choose the step sizes for a problem with these constants."""
+    def choose(cls, problem: Problem, constants: Constants) -> StepSizes:  # noqa: ARG003
+        """Choose sigma = tau = `default_step`, with L a Lipschitz constant of F."""
+        return operator_steps(constants, *cls.default_step)
 
     @classmethod
     def best_theta(cls, problem: Problem, sigma: float, tau: float) -> float:  # noqa: ARG003

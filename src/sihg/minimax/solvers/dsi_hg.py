@@ -28,11 +28,8 @@ class DSIHG(HybridMethod[DSIHGState]):
     All blocks of delta are treated as one.
     """
 
+    state = DSIHGState  # its first step takes (w^{-1}, delta^{-1}) = (w^0, delta^0)
     implicit = True
-
-    def init(self, w: Tensor, delta: Tensor) -> DSIHGState:
-        """Start with (w^{-1}, delta^{-1}) = (w^0, delta^0)."""
-        return DSIHGState(w, delta)
 
     def step(self, oracle: Oracle, s: DSIHGState, i: int) -> DSIHGState:  # noqa: ARG002
         """Do one iteration."""

@@ -5,10 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from sihg.minimax._oracle import Oracle
-from sihg.minimax.constants import Constants
-from sihg.minimax.problem import Problem
 from sihg.minimax.solvers.base import Method, State
-from sihg.minimax.step_sizes import StepSizes, operator_steps
 
 
 @dataclass(frozen=True)
@@ -18,12 +15,7 @@ class Extragradient(Method[State]):
     z_bar = prox[z^k - s F(z^k)],  z^{k+1} = prox[z^k - s F(z_bar)],  F = (grad_w phi, -grad_delta phi)
     """
 
-    sigma: float
-    tau: float
-
-    def init(self, w: Tensor, delta: Tensor) -> State:
-        """Start at the iterate."""
-        return State(w, delta)
+    default_step = (0.95, "step below 1/L")
 
     def step(self, oracle: Oracle, s: State, i: int) -> State:  # noqa: ARG002
         """Do one iteration."""
@@ -33,11 +25,6 @@ class Extragradient(Method[State]):
         g_w, g_delta = oracle.gradients(w_bar, delta_bar)
         w = oracle.prox_f(s.w - self.sigma * g_w, self.sigma)
         return State(w, oracle.prox_g(s.delta + self.tau * g_delta, self.tau))
-
-    @classmethod
-    def choose(cls, problem: Problem, constants: Constants) -> StepSizes:  # noqa: ARG003
-        """Choose sigma = tau just below 1/L, with L a Lipschitz constant of F."""
-        return operator_steps(constants, 0.95, "step below 1/L")
 
 
 @dataclass(frozen=True)
@@ -57,29 +44,20 @@ class EGPlus(Method[EGPlusState]):
     Without f and g this is z^{k+1} = z^k - ratio s F(z_bar). The answer and the measured point are z_bar.
     """
 
-    sigma: float
-    tau: float
-    ratio: float = 0.5
+    state = EGPlusState
+    default_step = (0.95, "step below 1/L")
 
-    def init(self, w: Tensor, delta: Tensor) -> EGPlusState:
-        """Start with both points at the start."""
-        return EGPlusState(w, delta, w_free=w, delta_free=delta)
+    ratio: float = 0.5
 
     def step(self, oracle: Oracle, s: EGPlusState, i: int) -> EGPlusState:  # noqa: ARG002
         """Do one iteration."""
-        assert s.w_free is not None
-        assert s.delta_free is not None
-        h_w, h_delta = self._forward(oracle, s.w_free, s.delta_free)
+        w_k, delta_k = s.w if s.w_free is None else s.w_free, s.delta if s.delta_free is None else s.delta_free
+        h_w, h_delta = self._forward(oracle, w_k, delta_k)
         w, delta = oracle.prox_f(h_w, self.sigma), oracle.prox_g(h_delta, self.tau)
         bar_w, bar_delta = self._forward(oracle, w, delta)
-        w_free = s.w_free - self.ratio * (h_w - bar_w)
-        return EGPlusState(w, delta, w_free=w_free, delta_free=s.delta_free - self.ratio * (h_delta - bar_delta))
+        w_free, delta_free = w_k - self.ratio * (h_w - bar_w), delta_k - self.ratio * (h_delta - bar_delta)
+        return EGPlusState(w, delta, w_free=w_free, delta_free=delta_free)
 
     def _forward(self, oracle: Oracle, w: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
         g_w, g_delta = oracle.gradients(w, delta)
         return w - self.sigma * g_w, delta + self.tau * g_delta
-
-    @classmethod
-    def choose(cls, problem: Problem, constants: Constants) -> StepSizes:  # noqa: ARG003
-        """Choose sigma = tau just below 1/L, with L a Lipschitz constant of F."""
-        return operator_steps(constants, 0.95, "step below 1/L")

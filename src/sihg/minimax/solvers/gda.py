@@ -2,13 +2,8 @@
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from sihg.minimax._oracle import Oracle
-from sihg.minimax.constants import Constants
-from sihg.minimax.problem import Problem
 from sihg.minimax.solvers.base import Method, State
-from sihg.minimax.step_sizes import StepSizes, operator_steps
 
 
 @dataclass(frozen=True)
@@ -19,20 +14,8 @@ class GDA(Method[State]):
     (w^k, delta^k).
     """
 
-    sigma: float
-    tau: float
-
-    def init(self, w: Tensor, delta: Tensor) -> State:
-        """Start at the iterate."""
-        return State(w, delta)
-
     def step(self, oracle: Oracle, s: State, i: int) -> State:  # noqa: ARG002
         """Do one iteration."""
         g_w, g_delta = oracle.gradients(s.w, s.delta)
         w = oracle.prox_f(s.w - self.sigma * g_w, self.sigma)
         return State(w, oracle.prox_g(s.delta + self.tau * g_delta, self.tau))
-
-    @classmethod
-    def choose(cls, problem: Problem, constants: Constants) -> StepSizes:  # noqa: ARG003
-        """Choose sigma = tau = 1/(2L), with L a Lipschitz constant of F."""
-        return operator_steps(constants, 0.5, "the customary step 1/(2L)")

@@ -6,10 +6,7 @@ from torch import Tensor
 
 from sihg.core.hybrid import hybrid
 from sihg.minimax._oracle import Oracle
-from sihg.minimax.constants import Constants
-from sihg.minimax.problem import Problem
 from sihg.minimax.solvers.base import Method, State
-from sihg.minimax.step_sizes import StepSizes, operator_steps
 
 
 @dataclass(frozen=True)
@@ -24,12 +21,8 @@ class OptimisticState(State):
 class Optimistic(Method[OptimisticState]):
     """The hybrid gradient on both variables: z^{k+1} = prox[z^k - s {2 F(z^k) - F(z^{k-1})}]."""
 
-    sigma: float
-    tau: float
-
-    def init(self, w: Tensor, delta: Tensor) -> OptimisticState:
-        """Start with z^{-1} = z^0."""
-        return OptimisticState(w, delta)
+    state = OptimisticState  # its first step takes z^{-1} = z^0
+    default_step = (0.45, "step below 1/(2L)")  # Malitsky & Tam 2020
 
     def step(self, oracle: Oracle, s: OptimisticState, i: int) -> OptimisticState:  # noqa: ARG002
         """Do one iteration."""
@@ -38,8 +31,3 @@ class Optimistic(Method[OptimisticState]):
         ahead_delta = g_delta if s.g_delta is None else hybrid(g_delta, s.g_delta, 1.0)
         w = oracle.prox_f(s.w - self.sigma * ahead_w, self.sigma)
         return OptimisticState(w, oracle.prox_g(s.delta + self.tau * ahead_delta, self.tau), g_w=g_w, g_delta=g_delta)
-
-    @classmethod
-    def choose(cls, problem: Problem, constants: Constants) -> StepSizes:  # noqa: ARG003
-        """Choose sigma = tau below 1/(2L) (Malitsky & Tam 2020), with L a Lipschitz constant of F."""
-        return operator_steps(constants, 0.45, "step below 1/(2L)")

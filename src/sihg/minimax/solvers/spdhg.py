@@ -26,11 +26,8 @@ class SPDHG(HybridMethod[SPDHGState]):
     z^{k+1} = z^k + dz,  z_bar^{k+1} = z^{k+1} + theta n dz,  dz = A_i^T (delta_i^{k+1} - delta_i^k)
     """
 
+    state = SPDHGState
     bilinear_only = True
-
-    def init(self, w: Tensor, delta: Tensor) -> SPDHGState:
-        """Start without z, which the first step computes."""
-        return SPDHGState(w, delta)
 
     def step(self, oracle: Oracle, s: SPDHGState, i: int) -> SPDHGState:
         """Do one iteration."""

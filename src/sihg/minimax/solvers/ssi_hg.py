@@ -34,11 +34,8 @@ class SSIHG(HybridMethod[SSIHGState]):
     w, then A_k = A_{k-1} + c_k, the braces are A_k + theta n c_k, and it takes one or two.
     """
 
+    state = SSIHGState  # its first step takes (w^{-1}, delta^{-1}) = (w^0, delta^0)
     implicit = True
-
-    def init(self, w: Tensor, delta: Tensor) -> SSIHGState:
-        """Start with (w^{-1}, delta^{-1}) = (w^0, delta^0)."""
-        return SSIHGState(w, delta)
 
     def step(self, oracle: Oracle, s: SSIHGState, i: int) -> SSIHGState:
         """Do one iteration."""

@@ -12,8 +12,6 @@ from sihg.minimax.step_sizes import Condition, StepSizes, contraction, hybrid_co
 class HybridMethod(Method[S]):
     """A method covered by the theorems, with blocks drawn one at a time."""
 
-    sigma: float
-    tau: float
     theta: float = 1.0
 
     @staticmethod
