@@ -15,7 +15,7 @@ from sihg.report.training_report import Drawing, write_figures, write_tables
 from sihg.store.files import write_text
 from sihg.store.schema import CurveRecord
 
-CURVES = "Accuracy as the ball grows, with its 95 % interval. A proof gives a lower bound."
+CURVES = "Accuracy as the ball grows, with its 95 % interval. At least: a proven lower bound."
 PARTS = {"curves": ("Accuracy against ε", [CURVES], "wide"), "gallery": ("What breaks the model", [], "gallery")}
 
 

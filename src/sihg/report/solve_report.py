@@ -15,9 +15,8 @@ from sihg.report.tables.table import Cell, Column, Table, as_csv, as_markdown, c
 from sihg.store.files import write_text
 
 CONVERGENCE = (
-    "Above: the average of ‖F‖² over all iterations so far, which Theorem 1 bounds (in expectation over the blocks "
-    "drawn). Below: ‖F‖² itself, the squared distance from stationarity, at each recorded iterate. For the average, "
-    "‖F‖² is taken as linear between recorded iterates."
+    "Above: the average of ‖F‖² over all iterations so far. Theorem 1 of the paper bounds its expectation over the "
+    "blocks drawn. Below: ‖F‖² at each recorded iterate. Between recorded iterates, the average takes ‖F‖² as linear."
 )
 COST = "The same over the cost: gradients of single blocks, in w and δ together."
 TRAJECTORIES = "The paths of the methods, over the field (\N{MINUS SIGN}∇φ in w, +∇φ in δ) of plain descent-ascent."
@@ -98,7 +97,7 @@ def _page(solved: Solved, table: Table, figures: Sequence[DrawnFigure]) -> str:
         facts=[
             count(summary.n, "block", "blocks"),
             count(summary.dimension_w, "number in w", "numbers in w"),
-            f"{summary.dimension_delta:,} in δ",
+            count(summary.dimension_delta, "number in δ", "numbers in δ"),
             count(summary.iterations, "iteration planned", "iterations planned"),
             f"seed {summary.seed}",
         ],

@@ -16,27 +16,26 @@ from sihg.report.figures.style import figure_style, save_figure
 from sihg.report.page.html import DrawnFigure
 from sihg.report.page.training_page import training_page
 from sihg.report.read.runs import Entry, first_gallery, folder_name, group_trials, read_runs
-from sihg.report.tables.table import Table, as_csv, as_latex, as_markdown, for_reading
+from sihg.report.tables.table import Table, as_csv, as_latex, as_markdown, count, for_reading
 from sihg.report.tables.training_tables import difference_table, entry_table, evaluation_table, training_table
 from sihg.store.files import write_text
 
 CURVES = (
-    "Accuracy on held-out samples, unchanged (solid) and under the attack of the run's evaluations (dotted). The "
-    "panels show it over iterations, over the cost (forward-backward passes per training sample) and over seconds. "
-    "Entries without held-out samples show the accuracy on the samples they train on (dashed)."
+    "Accuracy on held-out samples, unchanged (solid) and under attack (dotted): over iterations, over gradient passes "
+    "(forward and backward) per training sample, and over seconds."
 )
+DASHED = " Dashed: for entries without held-out samples, the accuracy on the samples that the method trains on."
 BEST = (
-    "The same, processed as in the paper's second figure: at each evaluation, the accuracies of the best robust one so "
-    "far. It is chosen on the samples on which it is measured, so it is slightly optimistic."
+    "The same for the epoch with the best robust accuracy so far. It is measured on the samples that chose it, so it "
+    "is slightly optimistic."
 )
 BAND = " Bands: the mean over the trials, plus and minus their standard deviation."
-RADIUS = (
-    "Accuracy on the test samples as the ball grows, with its 95 % interval; over several trials, the mean plus and "
-    "minus their standard deviation. A proof gives a lower bound."
-)
+RADIUS = "Accuracy on the test samples as the ball grows."
+INTERVAL = " Bands: the 95 % interval."
+LOWER_BOUND = " At least: a proven lower bound."
 CONFUSION = (
-    "Predictions for the test samples of each label at the points that {} found, in percent of the label ({} in all "
-    "trials together). The diagonal is robust accuracy."
+    "Predictions at the points that {} found, in percent of the test samples with this label ({} in all). Blue: "
+    "correct, the robust accuracy of the label. Orange: wrong."
 )
 MEMORY = (
     "Above: how far the stored perturbations moved in each epoch, the mean of |new \N{MINUS SIGN} old| / ε over all "
@@ -108,23 +107,26 @@ def write_tables(tables: dict[str, Table], folder: Path) -> list[Path]:
 def drawings(entries: Sequence[Entry]) -> Iterator[Drawing]:
     """Draw all figures that the runs have records for; iterate inside `figure_style()`."""
     band = BAND if any(len(entry.counted) > 1 for entry in entries) else ""
-    yield Drawing("curves", learning_curves(entries), "Learning curves", CURVES + band, "learning")
+    dashed = "" if all(run.best for entry in entries for run in entry.counted) else DASHED
+    yield Drawing("curves", learning_curves(entries), "Learning curves", CURVES + dashed + band, "learning")
     if any(run.best for entry in entries for run in entry.counted):
         yield Drawing("curves-best", learning_curves(entries, best=True), "Best so far", BEST + band, "learning")
     curves = entry_curves(entries)
     for i, norm in enumerate(dict.fromkeys(curve.norm for curve in curves), 1):
-        figure = radius_figure([curve for curve in curves if curve.norm == norm])
-        yield Drawing(f"radius-{i}", figure, "Accuracy against ε", RADIUS, "attacks")
+        shown = [curve for curve in curves if curve.norm == norm]
+        bound = LOWER_BOUND if any("at least" in curve.attack for curve in shown) else ""
+        caption = RADIUS + (band or INTERVAL) + bound
+        yield Drawing(f"radius-{i}", radius_figure(shown), "Accuracy against ε", caption, "attacks")
     found = [(entry, gallery) for entry in entries for gallery in first_gallery(entry)]
     for i, (entry, gallery) in enumerate(found, 1):
         samples, classes = len(gallery.label), len(gallery.classes)
-        shown = f"; {samples} of {classes} classes" if samples < classes else ""
-        caption = f"Under {gallery.attack} ({gallery.ball}); run {gallery.run}, checkpoint {gallery.checkpoint}{shown}."
+        part = f"; {samples} of {classes} classes" if samples < classes else ""
+        caption = f"Under {gallery.attack} ({gallery.ball}); run {gallery.run}, checkpoint {gallery.checkpoint}{part}."
         yield Drawing(f"gallery-{i}", gallery_figure(gallery), f"What breaks {entry.name}", caption, "gallery")
     attack = strongest_attack(entries)
     if attack is not None and (matrices := confusions(entries, attack)):
         samples = sum(int(matrix.counts.sum()) for matrix in matrices)
-        caption = CONFUSION.format(attack, f"{samples:,} samples")
+        caption = CONFUSION.format(attack, count(samples, "prediction", "predictions"))
         yield Drawing("confusion", confusion_figure(matrices), "Confusion under attack", caption, "attacks")
     if tables := memories(entries):
         yield Drawing("memory", memory_figure(tables), "The perturbation memory", MEMORY, "memory")

@@ -18,7 +18,7 @@ from sihg.report.read.palette import look
 from sihg.report.read.solves import MethodRun, Solved
 
 Cost = Literal["iteration", "gradients"]
-AXES: dict[Cost, str] = {"iteration": "iterations K", "gradients": "block gradients, in w and in δ"}
+AXES: dict[Cost, str] = {"iteration": "iterations K", "gradients": "block gradients, in w and δ together"}
 SMALLEST = 1e-34  # smaller squared norms are rounding errors
 GROWTH = 1e4  # a curve that ends this many times above the start has diverged
 WIDTH, HEIGHT = 5.2, 6.2

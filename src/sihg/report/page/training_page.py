@@ -23,9 +23,9 @@ LEARNING = ("training_accuracy", "held_out_natural", "held_out_robust", "best_na
 MAX_ROWS = 12  # of evaluations that are not folded
 PAPER_ATTACK = "pgd-20"  # by which the paper chose its best
 GALLERY_NOTE = (
-    "One test sample per class, at the point that the attack found; a sample that it breaks, if there is one. "
-    "Perturbations are scaled to the largest value of the figure, and zero is the middle of the colours. Wrong "
-    "predictions are red."
+    "One test sample per class, at the point that the attack found; a sample that it breaks, if there is one. In a "
+    "perturbation, red is brighter, blue is darker and white is unchanged (in colour images, grey is unchanged); the "
+    "largest change in the figure has the full colour. Wrong predictions are red."
 )
 PARTS = {  # of the figures: heading, notes, CSS class
     "learning": ("", [], ""),
@@ -198,7 +198,7 @@ def _best_notes(runs: Sequence[TrainingRun]) -> list[str]:
 def _held_out_notes(entries: Sequence[Entry]) -> list[str]:
     """Say on which samples and with which attack accuracy was measured while training."""
     runs = [run for entry in entries for run in entry.counted if run.best]
-    notes = []
+    notes = ["Training: accuracy in the last epoch on the training samples, perturbed as the method trains on them."]
     for samples, attack, on_test in dict.fromkeys(
         (
             setting_text(run.settings.get("validation")),
