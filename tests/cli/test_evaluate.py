@@ -244,7 +244,7 @@ def test_mistakes(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_a_pickle_runs_no_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "evil.pt").write_bytes(b"cos\nsystem\n(S'touch " + str(tmp_path / "owned").encode() + b"'\ntR.")
     assert run("evaluate", tmp_path / "evil.pt", "--model", "small-cnn", "--data", "digits", "--eps", "0.1") == 2
-    assert "cannot be read as weights" in capsys.readouterr().err
+    assert "[weights-not-only-tensors]" in capsys.readouterr().err
     assert not (tmp_path / "owned").exists()
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sihg.cli.common import add_common, count, print_warnings, use_threads
+from sihg.cli.terminal import Bars, format_table
 from sihg.errors import InputError
 from sihg.robust.attacks.registry import ATTACK_FORMS
+from sihg.store.schema import AttackRow, CurveRecord, EvaluationRecord, count_results, record_text
 
 if TYPE_CHECKING:
-    from sihg.cli.accuracy_table import Records
-    from sihg.cli.terminal import Bars
     from sihg.robust.evaluation.evaluate_run import PreparedEvaluation
     from sihg.robust.evaluation.findings import Evaluation, RadiusCurve
 
@@ -35,6 +35,8 @@ is interrupted, the same command continues it. Records are kept in RUN/evaluatio
 each attack found per sample. RUN/gallery.npz has a sample of each class before and after the strongest attack.
 `sihg report RUN` shows them.
 """
+Record = EvaluationRecord | CurveRecord
+Records = list[tuple[str, Record]]  # per model: what to call it, and its record
 CHANGES = ("eps", "norm", "bounds", "data", "model", "width")  # flags that change settings of the run
 
 
@@ -80,7 +82,6 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate each model and keep its record at once; print the tables, also if a later model fails."""
-    from sihg.cli.terminal import Bars
     from sihg.robust.evaluation.evaluate_run import EvaluationRequest, find_targets, prepare
     from sihg.robust.evaluation.partial import EvaluationWarning
 
@@ -117,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
     return 2 if lost or wrong else 0
 
 
-def _run(prepared: "PreparedEvaluation", bars: "Bars") -> "Evaluation | RadiusCurve":
+def _run(prepared: "PreparedEvaluation", bars: Bars) -> "Evaluation | RadiusCurve":
     """Attack and check; say with how many verdicts it continues, and how many are kept if it is interrupted."""
     if prepared.verdicts:
         print(f"continuing: {prepared.verdicts} verdicts are known", file=sys.stderr)
@@ -131,8 +132,6 @@ def _run(prepared: "PreparedEvaluation", bars: "Bars") -> "Evaluation | RadiusCu
 
 
 def _save(prepared: "PreparedEvaluation", result: "Evaluation | RadiusCurve") -> list[Path]:
-    from sihg.store.schema import CurveRecord
-
     files, home, record = prepared.save(result), prepared.target.home, result.record
     if home is not None and isinstance(record, CurveRecord):
         from sihg.report.figures.radius import save_record_curves
@@ -141,12 +140,111 @@ def _save(prepared: "PreparedEvaluation", result: "Evaluation | RadiusCurve") ->
     return files
 
 
-def _print_results(records: "Records", *, as_json: bool, several: bool) -> None:
+def _print_results(records: Records, *, as_json: bool, several: bool) -> None:
     """Print the results, if there are any, then notes and checks."""
-    from sihg.cli.accuracy_table import check_lines, json_text, results_table
-
     if not records:
         return
     print(json_text(records, several=several) if as_json else results_table(records, several=several), flush=True)
     for line in check_lines(records, several=several):
         print(line, file=sys.stderr)
+
+
+def json_text(records: Records, *, several: bool) -> str:
+    """Return the record, or the list of several records, as JSON."""
+    texts = [record_text(record).rstrip() for _, record in records]
+    return f"[{', '.join(texts)}]" if several else texts[0]
+
+
+def results_table(records: Records, *, several: bool) -> str:
+    """Return the table of one model, of several, or of curves."""
+    curves = [(name, record) for name, record in records if isinstance(record, CurveRecord)]
+    if curves:
+        return curves_table(curves)
+    tables = [(name, record) for name, record in records if isinstance(record, EvaluationRecord)]
+    return models_table(tables) if several else attacks_table(tables[0][1])
+
+
+def check_lines(records: Records, *, several: bool) -> list[str]:
+    """Return the notes on attacks, the warnings and errors of checks, and how many checks had which result."""
+    lines = []
+    for name, record in records:
+        of = f" ({name})" if several else ""
+        rows = record.curves if isinstance(record, CurveRecord) else record.attacks
+        lines += [f"note{of}: {row.attack}: {row.remark}" for row in rows if row.remark]
+        for check in record.checks:
+            if check.result in ("error", "warning"):
+                lines.append(f"{check.result}{of}: {check.message} ({check.link})")
+        lines.append(f"checks{of}: {count_results(record.checks)}")
+    return lines
+
+
+def attacks_table(record: EvaluationRecord) -> str:
+    """Return the table of one model: a row per attack, the stages of a sequence under it."""
+    rows = []
+    for row in record.attacks:
+        rows += [_cells(row, row.attack), *(_cells(stage, f"  {stage.attack}") for stage in row.stages)]
+    headings = ["attack", "accuracy %", "95 % interval", "attacked", "passes per sample", "forwards", "seconds"]
+    return format_table(f"{record.checkpoint} on {record.samples} samples of {_describe(record)}", headings, rows)
+
+
+def _cells(row: AttackRow, name: str) -> list[str]:
+    costs = [f"{value:.1f}" for value in (row.passes_per_sample, row.forwards_per_sample, row.seconds)]
+    attacked = str(row.samples if row.attacked is None else row.attacked)
+    return [name, f"{100 * row.accuracy:.2f}", _interval(row, 2), attacked, *costs]
+
+
+def _interval(row: AttackRow, digits: int) -> str:
+    return f"{100 * row.low:.{digits}f} - {100 * row.high:.{digits}f}"
+
+
+def curves_table(records: list[tuple[str, CurveRecord]]) -> str:
+    """Return accuracy against eps: a row per radius, a column per model and attack."""
+    first = records[0][1]
+    kinds = {_describe(record) for _, record in records}
+    columns = []
+    for name, record in records:
+        model = name if len(kinds) == 1 else f"{name} ({_describe(record)})"
+        columns += [(f"{model}: " if len(records) > 1 else "", row) for row in record.curves]
+    pixels = all(_has_pixels(record) for _, record in records)
+    headings = ["eps", *(["eps * 255"] if pixels else []), *(f"{name}{row.attack} %" for name, row in columns)]
+    rows = [
+        [
+            f"{eps:.4g}",
+            *([f"{255 * eps:.4g}"] if pixels else []),
+            *(f"{100 * row.accuracy[i]:.2f}" for _, row in columns),
+        ]
+        for i, eps in enumerate(first.eps)
+    ]
+    about = f"{first.samples} samples of {_describe(first)}" if len(kinds) == 1 else "accuracies"
+    return format_table(about, headings, rows)
+
+
+def models_table(records: list[tuple[str, EvaluationRecord]]) -> str:
+    """Return the table of several models: a row per model, a column per attack."""
+    first = records[0][1]
+    kinds = {_describe(record) for _, record in records}
+    headings = ["model", *(f"{row.attack} %" for row in first.attacks), "seconds"]
+    rows = [
+        [
+            name if len(kinds) == 1 else f"{name} ({_describe(record)})",
+            *(f"{100 * row.accuracy:.2f} ({_interval(row, 1)})" for row in record.attacks),
+            f"{sum(row.seconds for row in record.attacks if row.attack != 'all'):.1f}",
+        ]
+        for name, record in records
+    ]
+    about = f"{first.samples} samples of {_describe(first)}" if len(kinds) == 1 else "accuracies"
+    return format_table(about, headings, rows)
+
+
+def _describe(record: Record) -> str:
+    within = "no bounds" if record.bounds is None else "x + delta in [{:g}, {:g}]".format(*record.bounds)
+    ball = f"{record.norm}, {within}"
+    if isinstance(record, EvaluationRecord):
+        pixels = f" = {255 * record.eps:.4g}/255" if _has_pixels(record) else ""
+        ball = f"{record.norm} eps {record.eps:g}{pixels}, {within}"
+    return f"{record.data} ({record.split}): {ball}; broken: {record.rule}"
+
+
+def _has_pixels(record: Record) -> bool:
+    """Return whether eps can be given in steps of 8-bit images: not if the bounds are of another range than 1."""
+    return record.norm == "linf" and (record.bounds is None or record.bounds[1] - record.bounds[0] == 1)

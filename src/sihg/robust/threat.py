@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,44 +13,6 @@ from sihg.parse import parse_number
 
 Bounds = tuple[float | Tensor, float | Tensor] | None
 NORMS = ("linf", "l2")
-
-
-class Feasible(Protocol):
-    """A convex set of perturbations per row of a batch, all between `low` and `high`."""
-
-    @property
-    def low(self) -> Tensor:
-        """The lowest value of each entry."""
-        ...
-
-    @property
-    def high(self) -> Tensor:
-        """The highest value of each entry."""
-        ...
-
-    def project_(self, delta: Tensor) -> Tensor:
-        """Move `delta`, in place, to a nearby point of the set."""
-        ...
-
-    def climb_(self, delta: Tensor, gradient: Tensor, step: float | Tensor) -> Tensor:
-        """Take, in place, a steepest ascent step of length `step`, then project; changes `gradient` too."""
-        ...
-
-    def near(self, centre: Tensor, radius: float | Tensor) -> "Feasible":
-        """Return the part of the set within `radius` of `centre`, which is first projected onto the set."""
-        ...
-
-    def noisy(self, centre: Tensor | None, radius: float | Tensor, generator: torch.Generator) -> Tensor:
-        """Draw a point of the set: `centre` (or zero) plus uniform noise from the ball of `radius`, projected."""
-        ...
-
-    def rows(self, index: Tensor) -> "Feasible":
-        """Return the set for these rows of the batch."""
-        ...
-
-    def saturated(self, delta: Tensor) -> float:
-        """Return the share of entries of `delta` (L2: of rows) on the boundary of the set."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +81,7 @@ class Ball:
         if self.eps > most:
             raise InputError("eps-scale", eps=self.eps, most=most)
 
-    def around(self, x: Tensor) -> Feasible:
+    def around(self, x: Tensor) -> "Feasible":
         """Return the perturbations allowed for each row of `x`, which must lie within the bounds."""
         if self.bounds is None:
             low, high = torch.full_like(x, -math.inf), torch.full_like(x, math.inf)
@@ -152,32 +114,32 @@ class Ball:
 
 @dataclass(frozen=True, eq=False)
 class LinfSet:
-    """The perturbations with low <= delta <= high in every entry."""
+    """The perturbations, per row of a batch, with low <= delta <= high in every entry."""
 
     low: Tensor
     high: Tensor
 
     def project_(self, delta: Tensor) -> Tensor:
-        """Clamp every entry."""
+        """Move `delta`, in place, to a nearby point of the set: clamp every entry."""
         return torch.clamp(delta, self.low, self.high, out=delta)
 
     def climb_(self, delta: Tensor, gradient: Tensor, step: float | Tensor) -> Tensor:
-        """Step along the sign of the gradient."""
+        """Step, in place, along the sign of the gradient, then project; changes `gradient` too."""
         return self.project_(_add_step(delta, gradient.sign_(), step))
 
     def near(self, centre: Tensor, radius: float | Tensor) -> "LinfSet":
-        """Intersect with the box of `radius` around `centre`."""
+        """Return the part of the set within `radius` of `centre`, which is first projected onto the set."""
         centre = torch.clamp(centre, self.low, self.high)
         return LinfSet(torch.maximum(self.low, centre - radius), torch.minimum(self.high, centre + radius))
 
     def noisy(self, centre: Tensor | None, radius: float | Tensor, generator: torch.Generator) -> Tensor:
-        """Draw uniform noise in each entry."""
+        """Draw a point: `centre` (or zero) plus uniform noise from the ball of `radius`, projected."""
         noise = torch.rand(self.low.shape, generator=generator, dtype=self.low.dtype).to(self.low.device)
         noise.mul_(2 * radius).sub_(radius)
         return self.project_(noise if centre is None else noise.add_(centre))
 
     def rows(self, index: Tensor) -> "LinfSet":
-        """Return the set for these rows."""
+        """Return the set for these rows of the batch."""
         return LinfSet(self.low.index_select(0, index), self.high.index_select(0, index))
 
     def saturated(self, delta: Tensor) -> float:
@@ -229,13 +191,16 @@ class L2Set:
         return self.project_(noise if centre is None else noise.add_(centre))
 
     def rows(self, index: Tensor) -> "L2Set":
-        """Return the set for these rows."""
+        """Return the set for these rows of the batch."""
         balls = tuple((_take_rows(centre, index), _take_rows(radius, index)) for centre, radius in self.balls)
         return L2Set(self.low.index_select(0, index), self.high.index_select(0, index), balls)
 
     def saturated(self, delta: Tensor) -> float:
         """Return the share of rows on the sphere around zero, up to a hundredth of its radius."""
         return int((_norms(delta) >= 0.99 * self.balls[-1][1]).sum()) / max(1, len(delta))
+
+
+Feasible = LinfSet | L2Set  # a convex set of perturbations per row of a batch
 
 
 def uniform_noise(

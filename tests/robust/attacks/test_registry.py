@@ -23,7 +23,7 @@ from sihg.robust.attacks import (
     Square,
     Transfer,
 )
-from sihg.robust.attacks.registry import ATTACK_FORMS, build_attack, build_plan
+from sihg.robust.attacks.registry import ATTACK_FORMS, build_attack, build_plan, describe_plans, plan_attacks
 from sihg.robust.threat import Ball
 from tests.refused import refused
 from tests.robust.methods.nets import net, samples
@@ -120,6 +120,17 @@ def broken(model, x, y):
 def shapeless(model, x, y):
     return x[:1]
 """
+
+
+@pytest.mark.parametrize("name", ["Darker", "darker"])
+def test_a_changed_file_makes_another_attack(name: str, tmp_path: Path) -> None:
+    """A resumed evaluation must not mix verdicts of two versions of a user's class or function."""
+    file = tmp_path / "own.py"
+    described = []
+    for source in (OWN, OWN, OWN.replace("0.1", "0.05").replace("share: float = 1.0", "share: float = 1.00")):
+        file.write_text(source, encoding="utf-8")
+        described.append(describe_plans(plan_attacks([f"{file}:{name}"], Ball(0.1))))
+    assert described[0] == described[1] != described[2]
 
 
 def test_an_attack_of_a_users_own_is_a_class_or_a_function(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from sihg.errors import InputError
@@ -87,7 +86,15 @@ class Findings:
 
     def write(self, home: Path, name: str) -> list[Path]:
         """Write the record directly into a folder; return the files that a user may want to open."""
-        write_arrays(home / f"{name}.npz", arrays_per_sample(self.outcomes, self.index, self.labels))
+        stages = [
+            (outcome.attack if stage is outcome else f"{outcome.attack}: {stage.attack}", stage)
+            for outcome in self.outcomes
+            for stage in (*outcome.stages, outcome)
+        ]
+        arrays = {"index": self.index.numpy(), "label": self.labels.numpy(), "attack": np.array([a for a, _ in stages])}
+        for field in PER_SAMPLE:
+            arrays[field] = torch.stack([getattr(stage, field) for _, stage in stages]).numpy()
+        write_arrays(home / f"{name}.npz", arrays)
         files = [write_record(home / f"{name}.json", self.record)]
         if self.partial is None:
             return files
@@ -141,8 +148,14 @@ class Evaluation(Findings):
         return int((~self.broken).sum()) / len(self.broken)
 
     def rows(self) -> tuple[AttackRow, ...]:
-        """Return a row per attack, and one for all attacks together."""
-        return attack_rows(self.outcomes, self.broken)
+        """Return a row per attack, one for all attacks together if there are several, then those of proofs."""
+        attacks = [outcome for outcome in self.outcomes if not outcome.proof]
+        rows = [_attack_row(outcome) for outcome in attacks]
+        if len(attacks) > 1:  # natural errors count too, which an attack may not look at
+            costs = {name: sum(getattr(o, name) for o in attacks) for name in ("passes", "forwards", "seconds")}
+            together = replace(attacks[0], attack="all", attacked=torch.ones_like(self.broken), broken=self.broken)
+            rows.append(_attack_row(replace(together, **costs, remark="", stages=())))
+        return (*rows, *(_attack_row(outcome) for outcome in self.outcomes if outcome.proof))
 
     @property
     def record(self) -> EvaluationRecord:
@@ -188,12 +201,11 @@ class RadiusCurve(Findings):
 
     def accuracy(self, attack: str) -> tuple[float, ...]:
         """Return the accuracy at each radius: the share of samples that hold there and at all smaller radii."""
-        (row,) = curve_rows([self[attack]], self.radii)
-        return row.accuracy
+        return _curve_row(self[attack], self.radii).accuracy
 
     def rows(self) -> tuple[CurveRow, ...]:
         """Return a row per attack, with the accuracy at each radius and its 95 % interval."""
-        return curve_rows(self.outcomes, self.radii)
+        return tuple(_curve_row(outcome, self.radii) for outcome in self.outcomes)
 
     @property
     def record(self) -> CurveRecord:
@@ -246,23 +258,6 @@ def wilson(hits: int, n: int) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def attack_rows(outcomes: Sequence[Outcome], broken: Tensor) -> tuple[AttackRow, ...]:
-    """Return a row per attack, one for all attacks together if there are several, then those of proofs.
-
-    Args:
-        outcomes: What the attacks found.
-        broken: Which samples some attack broke: natural errors count too, which an attack may not look at.
-    """
-    attacks = [outcome for outcome in outcomes if not outcome.proof]
-    rows = [_attack_row(outcome) for outcome in attacks]
-    if len(attacks) > 1:
-        together = replace(attacks[0], attack="all", attacked=torch.ones_like(broken), broken=broken)
-        together.passes, together.forwards = sum(row.passes for row in attacks), sum(row.forwards for row in attacks)
-        together.seconds, together.remark, together.stages = sum(row.seconds for row in attacks), "", ()
-        rows.append(_attack_row(together))
-    return (*rows, *(_attack_row(outcome) for outcome in outcomes if outcome.proof))
-
-
 def _attack_row(outcome: Outcome) -> AttackRow:
     n, held = len(outcome.broken), int((~outcome.broken).sum())
     low, high = wilson(held, n)
@@ -285,38 +280,19 @@ def _attack_row(outcome: Outcome) -> AttackRow:
     )
 
 
-def curve_rows(outcomes: Sequence[Outcome], radii: Sequence[float]) -> tuple[CurveRow, ...]:
-    """Return per attack the accuracy at each radius, after the last attack with that radius."""
-    rows = []
-    for outcome in outcomes:
-        last = {stage.attack.partition(" ")[0]: stage for stage in outcome.stages or (outcome,)}
-        stages, n = [last[radius_name(eps)] for eps in radii], len(outcome.broken)
-        intervals = [wilson(n - int(stage.broken.sum()), n) for stage in stages]
-        rows.append(
-            CurveRow(
-                attack=outcome.attack,
-                accuracy=tuple(stage.accuracy for stage in stages),
-                low=tuple(low for low, _ in intervals),
-                high=tuple(high for _, high in intervals),
-                passes=outcome.passes,
-                forwards=outcome.forwards,
-                seconds=outcome.seconds,
-                proof=outcome.proof,
-                remark=outcome.remark.rpartition(": ")[2] if outcome.proof else "",
-            )
-        )
-    return tuple(rows)
-
-
-def arrays_per_sample(outcomes: Sequence[Outcome], index: Tensor, labels: Tensor) -> dict[str, NDArray[np.generic]]:
-    """Return what NAME.npz holds: each sample's index in its split, its label, and per attack how it fared."""
-    stages = [
-        (outcome.attack if stage is outcome else f"{outcome.attack}: {stage.attack}", stage)
-        for outcome in outcomes
-        for stage in (*outcome.stages, outcome)
-    ]
-    arrays: dict[str, NDArray[np.generic]] = {"index": index.numpy(), "label": labels.numpy()}
-    arrays["attack"] = np.array([name for name, _ in stages])
-    for field in PER_SAMPLE:
-        arrays[field] = torch.stack([getattr(stage, field) for _, stage in stages]).numpy()
-    return arrays
+def _curve_row(outcome: Outcome, radii: Sequence[float]) -> CurveRow:
+    """Return the accuracy at each radius, after the last attack with that radius."""
+    last = {stage.attack.partition(" ")[0]: stage for stage in outcome.stages or (outcome,)}
+    stages, n = [last[radius_name(eps)] for eps in radii], len(outcome.broken)
+    intervals = [wilson(n - int(stage.broken.sum()), n) for stage in stages]
+    return CurveRow(
+        attack=outcome.attack,
+        accuracy=tuple(stage.accuracy for stage in stages),
+        low=tuple(low for low, _ in intervals),
+        high=tuple(high for _, high in intervals),
+        passes=outcome.passes,
+        forwards=outcome.forwards,
+        seconds=outcome.seconds,
+        proof=outcome.proof,
+        remark=outcome.remark.rpartition(": ")[2] if outcome.proof else "",
+    )

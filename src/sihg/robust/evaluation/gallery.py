@@ -53,17 +53,16 @@ def make_gallery(
     """
     found_by = _stage_of_point(outcome)
     numbers, before = _choose_samples(model, samples, outcome, found_by)
-    x = samples.floats(numbers)
+    x, y = load_rows(model, samples, numbers)
     x_adv, after = x.clone(), before.clone()
     for i, attack in enumerate(plan.values()):
         mine = (found_by[numbers] == i).nonzero().flatten()
         if len(mine):
-            of_mine = load_rows(model, samples, numbers[mine])
-            verdict = attack_batch(attack, model, *of_mine, seed, numbers=numbers[mine])
-            x_adv[mine], after[mine] = verdict.x_adv.detach().cpu(), verdict.prediction.cpu()
-    tensors = {"number": numbers, "label": samples.y[numbers], "before": before, "after": after}
+            verdict = attack_batch(attack, model, x[mine], y[mine], seed, numbers=numbers[mine])
+            x_adv[mine], after[mine] = verdict.x_adv.detach(), verdict.prediction
+    tensors = {"number": numbers, "label": y, "before": before, "after": after}
     tensors |= {"clean": x.float(), "adversarial": x_adv.float()}
-    return {name: value.numpy() for name, value in tensors.items()}
+    return {name: value.cpu().numpy() for name, value in tensors.items()}
 
 
 def _stage_of_point(outcome: Outcome) -> Tensor:
@@ -92,7 +91,7 @@ def _choose_samples(model: nn.Module, samples: Samples, outcome: Outcome, found_
         broken = broken[rank[broken].argsort(stable=True)][:MAX_CANDIDATES]
         nearest = mine[outcome.margin[mine].nan_to_num(math.inf).argmin()]
         candidates = broken if len(broken) else nearest[None]
-        predictions = compute_logits(model, load_rows(model, samples, candidates)[0]).argmax(1).cpu()
+        predictions = compute_logits(model, load_rows(model, samples, candidates)[0]).argmax(1)
         place = int((predictions == label).int().argmax())  # the first correct one, or the first
         numbers.append(candidates[place])
         before.append(predictions[place])
@@ -117,4 +116,4 @@ def has_stronger_gallery(path: Path, about: GalleryHeader) -> bool:
 
 def has_pictures(samples: Samples) -> bool:
     """Return whether the samples are images, grey or in colour."""
-    return len(samples.shape) == 3 and samples.shape[0] in (1, 3)
+    return samples.x.dim() == 4 and samples.x.shape[1] in (1, 3)
