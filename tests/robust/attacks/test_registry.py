@@ -127,7 +127,7 @@ def test_a_changed_file_makes_another_attack(name: str, tmp_path: Path) -> None:
     """A resumed evaluation must not mix verdicts of two versions of a user's class or function."""
     file = tmp_path / "own.py"
     described = []
-    for source in (OWN, OWN, OWN.replace("0.1", "0.05").replace("share: float = 1.0", "share: float = 1.00")):
+    for source in (OWN, OWN, OWN.replace("0.2", "0.3")):
         file.write_text(source, encoding="utf-8")
         described.append(describe_plans(plan_attacks([f"{file}:{name}"], Ball(0.1))))
     assert described[0] == described[1] != described[2]
@@ -144,14 +144,6 @@ def test_an_attack_of_a_users_own_is_a_class_or_a_function(tmp_path: Path) -> No
     torch.testing.assert_close(results[0].x_adv, (x - 0.1).clamp(min=0))
     torch.testing.assert_close(results[1].x_adv, results[0].x_adv)
     assert [(found.passes, found.forwards) for found in results] == [(0, 5), (0, 5)]
-
-
-def test_the_description_of_a_users_function_changes_with_its_file(tmp_path: Path) -> None:
-    described = []
-    for code in (OWN, OWN, OWN.replace("0.2", "0.3")):
-        (tmp_path / "mine.py").write_text(code)
-        described.append(repr(build_attack(f"{tmp_path / 'mine.py'}:darker", Ball(0.1))))
-    assert described[0] == described[1] != described[2]
 
 
 @pytest.mark.parametrize(
