@@ -16,8 +16,8 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "extending.md"
 FILES = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL))
 TRAIN = ["train", "--data", "my_data.py:load", "--model", "my_model.py:make", "--method", "my_method.py:Momentum"]
 TRAIN += [
-    "--set",
-    "decay=0.8",
+    "--decay",
+    "0.8",
     "--eps",
     "0.2",
     "--epochs",

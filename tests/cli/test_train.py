@@ -98,6 +98,9 @@ def typed(*words: str) -> dict[str, str]:
 def test_settings_as_typed() -> None:
     assert typed("--lr", "-1", "--flip", "--crop=2") == {"lr": "-1", "flip": "true", "crop": "2"}
     assert typed("--bounds", "-1,2.5", "--tau", "-1/2") == {"bounds": "-1,2.5", "tau": "-1/2"}
+    assert typed("--batch_size", "5", "--checkpoint_minutes=1") == {"batch_size": "5", "checkpoint_minutes": "1"}
+    own = {"method": "a.py:M", "decay": "-1/2", "fast": "true", "beta": "2", "lr": "1"}
+    assert typed("--method", "a.py:M", "--decay", "-1/2", "--fast", "--beta=2", "--lr", "1") == own
     assert typed("--batch-size", "5", "--set", "method.name=pgd", "--set", "optimizer.betas=[0.9,0.99]") == {
         "batch_size": "5",
         "method": "pgd",
@@ -168,7 +171,7 @@ MISTAKES = {
     "nesterov must be true or false, got 'maybe'": ["--nesterov", "maybe"],
     "weight_decay must be finite, got nan": ["--weight-decay", "nan"],
     "batch_size must be an integer >= 1, got 0": ["--batch-size", "0"],
-    "are both settings to begin with: leave out one": ["--preset", "mnist", "--config", "x.toml"],
+    "cannot be used together: leave out one": ["--preset", "mnist", "--config", "x.toml"],
     "cannot read /nowhere/x.toml": ["--config", "/nowhere/x.toml"],
 }
 
@@ -297,7 +300,7 @@ def test_a_single_sample_for_batch_normalisation(tmp_path: Path, capsys: pytest.
     )
     words = ("--model", f"{tmp_path / 'nets.py'}:make", "--samples", "100", "--validation", "19", "--batch-size", "20")
     said = refused(capsys, "train", "--out", tmp_path / "run", *words)
-    assert "batch normalisation needs more than 1 sample" in said
+    assert "batch normalisation needs 2 or more" in said
     assert "81 samples in batches of 20" in said
 
 
@@ -349,12 +352,13 @@ def test_a_users_own_method(
 ) -> None:
     (tmp_path / "mine.py").write_text(METHOD)
     monkeypatch.chdir(tmp_path)
-    assert run("train", "--method", "mine.py:Mine", "--set", "strength=3/4", "--out", "run", *TINY) == 0
+    assert run("train", "--method", "mine.py:Mine", "--strength", "3/4", "--out", "run", *TINY) == 0
     method = tomllib.loads((tmp_path / "run" / "config.toml").read_text())["method"]
     assert (method["name"], method["strength"], method["steps"]) == (f"{tmp_path / 'mine.py'}:Mine", 0.75, 2)
     monkeypatch.chdir("/")
     assert run("resume", tmp_path / "run") == 0
     capsys.readouterr()
     words = ("train", "--method", f"{tmp_path / 'mine.py'}:Mine", "--out", tmp_path / "other")
-    assert "is --set strength=VALUE [unknown-argument]" in refused(capsys, *words, "--strength", "1")
+    assert "unknown argument '1'" in refused(capsys, *words, "--strength", "1", "1")
+    assert "did you mean 'strength'?" in refused(capsys, *words, "--strenght", "1")
     assert "did you mean 'strength'?" in refused(capsys, *words, "--set", "strenght=1")

@@ -4,7 +4,7 @@ import argparse
 import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,6 +12,8 @@ from typing import Any, NoReturn
 
 from sihg.errors import InputError
 from sihg.parse import parse_int, parse_number
+
+SETTING = "setting "  # before the names under which argparse keeps settings
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -32,11 +34,19 @@ class CommandParser(argparse.ArgumentParser):
         raise InputError("usage", problem=problem, prog=prog)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse, and raise InputError for a word that is not known."""
-        parsed, unknown = super().parse_known_args(args, namespace)
+        """Parse; flags that only a user's own method can know become settings, other unknown words raise InputError."""
+        parsed, unknown = super().parse_known_args([self._with_dashes(word) for word in args], namespace)
+        if ":" in vars(parsed).get(f"{SETTING}method", ""):
+            unknown = _move_to_set(unknown, parsed)
         if unknown:
             raise self._unknown(unknown[0].partition("=")[0])
         return parsed, unknown
+
+    def _with_dashes(self, word: str) -> str:
+        """Return --batch_size=5 as --batch-size=5, if there is such a flag."""
+        flag, equals, value = word.partition("=")
+        dashed = flag.replace("_", "-")
+        return f"{dashed}{equals}{value}" if dashed in self._option_string_actions else word
 
     def _unknown(self, word: str) -> InputError:
         known = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
@@ -49,6 +59,17 @@ class CommandParser(argparse.ArgumentParser):
             own = f"; a setting of your own method is --set {word.lstrip('-')}=VALUE" if "--set" in known else ""
             hint = f"`{self.prog} --help` lists all{own}"
         return InputError("unknown-argument", word=word, hint=hint)
+
+
+def _move_to_set(words: Sequence[str], parsed: argparse.Namespace) -> list[str]:
+    """Give flags such as --decay 0.9 to --set, up to a word that is neither a flag nor its value; return the rest."""
+    left = list(words)
+    while left and left[0].startswith("--"):
+        name, equals, value = left.pop(0).removeprefix("--").partition("=")
+        if not equals:
+            value = left.pop(0) if left and not left[0].startswith("--") else "true"
+        parsed.set = [*parsed.set, f"{name}={value}"]
+    return left
 
 
 def number(text: str) -> float:

@@ -6,13 +6,13 @@ from dataclasses import MISSING, Field, dataclass, fields
 from types import UnionType
 from typing import Any, get_args
 
+from sihg.cli.common import SETTING
 from sihg.errors import InputError
 from sihg.robust.methods.registry import METHODS, method_fields
 from sihg.robust.training.config import SECTIONS, OptimizerOptions, Settings, read_presets
-from sihg.robust.training.schedules import SCHEDULES, schedule_options
+from sihg.robust.training.schedules import SCHEDULES
 
 METAVARS = {int: "N", float: "X", bool: "true|false"}
-PREFIX = "setting "  # of the names under which argparse keeps the values
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Flag:
         """Add the flag to a parser or a group of one."""
         kinds = get_args(self.kind) if isinstance(self.kind, UnionType) else (self.kind,)
         metavar = next((METAVARS[kind] for kind in kinds if kind in METAVARS), "VALUE")
-        options: dict[str, Any] = {"dest": f"{PREFIX}{self.name}", "default": argparse.SUPPRESS, "metavar": metavar}
+        options: dict[str, Any] = {"dest": f"{SETTING}{self.name}", "default": argparse.SUPPRESS, "metavar": metavar}
         if bool in kinds:
             options |= {"nargs": "?", "const": "true"}
         about = argparse.SUPPRESS if hidden else self.help.replace("%", "%%")
@@ -53,7 +53,7 @@ def add_settings_arguments(
 
 def read_settings_arguments(args: argparse.Namespace) -> dict[str, str]:
     """Return the settings that were given, as text by name, ready for `Settings.with_values`."""
-    given = {key.removeprefix(PREFIX): value for key, value in vars(args).items() if key.startswith(PREFIX)}
+    given = {key.removeprefix(SETTING): value for key, value in vars(args).items() if key.startswith(SETTING)}
     for text in args.set:
         name, equals, value = text.partition("=")
         if not equals or not name:
@@ -70,7 +70,7 @@ def _groups() -> Iterator[tuple[str, str, list[Flag]]]:
     yield "settings of every run", about, [_flag(item, name) for name, item in run.items()]
 
     names = dict.fromkeys(name for method in METHODS for name in method_fields(method) if name not in run)
-    chosen = Flag("method", str, "a method by name, path.py:Class or package.module:Class (default: msi-hg)")
+    chosen = Flag("method", str, "a method by name, or path.py:Class, whose fields are flags as well (default: msi-hg)")
     methods = {name: _first_line(entry.settings) for name, entry in METHODS.items()}
     yield "method", _lines(methods), [chosen, *map(_method_flag, names)]
 
@@ -81,10 +81,10 @@ def _groups() -> Iterator[tuple[str, str, list[Flag]]]:
     yield "optimizer", "Its other options are given as --set optimizer.OPTION=VALUE.", [chosen, *flags]
 
     chosen = Flag("schedule", str, "the learning rate over the epochs (default: constant)")
-    options = {key: item for name in SCHEDULES for key, item in schedule_options(name).items()}
+    options = {item.name: item for kind in SCHEDULES.values() for item in fields(kind)}
     over = Flag("schedule.over", float, "epochs that these options are written for (default: those of the run)")
-    flags = [*(_flag(item, f"schedule.{key}") for key, item in options.items()), over]
-    yield "schedule", _lines({name: _first_line(kind) for name, kind in SCHEDULES.items()}), [chosen, *flags]
+    flags = [_flag(item, f"schedule.{key}") for key, item in options.items() if key not in ("lr", "epochs")]
+    yield "schedule", _lines({name: _first_line(kind) for name, kind in SCHEDULES.items()}), [chosen, *flags, over]
 
 
 def _flag(item: "Field[Any]", name: str, alias: str = "", default: Any = MISSING) -> Flag:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -144,11 +144,6 @@ SCHEDULES: dict[str, type[Constant | Triangular | Cyclic | Piecewise | Cosine]] 
 }
 
 
-def schedule_options(name: str) -> "dict[str, Field[Any]]":
-    """Return the options of a schedule by name: its fields but lr and epochs, which are the run's."""
-    return {item.name: item for item in fields(_find(name)) if item.name not in ("lr", "epochs")}
-
-
 def build_schedule(name: str, lr: float, epochs: float, *, over: float | None = None, **options: Any) -> Schedule:
     """Build the schedule of a run of `epochs`; `options` are the other fields of the schedule, such as peak.
 
@@ -161,17 +156,13 @@ def build_schedule(name: str, lr: float, epochs: float, *, over: float | None = 
     """
     if over is not None:
         return Stretched(build_schedule(name, lr, over, **options), over, epochs)
-    kind = _find(name)
+    if name not in SCHEDULES:
+        raise UnknownNameError("schedule", name, list(SCHEDULES))
+    kind = SCHEDULES[name]
     schedule: Schedule = kind(**match_fields(kind, f"schedule {name!r}", options, lr=lr, epochs=epochs))
     if isinstance(schedule, Cyclic) and lr != (highest := max(rate for _, rate in schedule.points)):
         raise InputError("lr-not-highest", highest=highest, lr=lr)
     return schedule
-
-
-def _find(name: str) -> type[Any]:
-    if name not in SCHEDULES:
-        raise UnknownNameError("schedule", name, list(SCHEDULES))
-    return SCHEDULES[name]
 
 
 def _check_rising(what: str, epochs: Sequence[float]) -> None:
