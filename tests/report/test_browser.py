@@ -119,7 +119,7 @@ def test_it_opens_without_complaint(folder: Path) -> None:
 def test_tables_and_figures_are_visible_at_any_width(folder: Path) -> None:
     for page in measured(folder, dark=False):
         assert page["client"] == page["width"]
-        assert len(page["tables"]) == 6  # results, differences, training, trials, evaluations, settings
+        assert len(page["tables"]) == 7  # results, differences, training, two of trials, evaluations, settings
         assert len(page["figures"]) == 8
         shown = [*page["figures"], *(table for table in page["tables"] if table != [0, 0])]
         assert len(shown) >= 12  # two tables may be folded

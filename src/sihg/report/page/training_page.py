@@ -65,7 +65,7 @@ def training_page(
         learning=_learning_table(learning, colours),
         held_out_notes=_held_out_notes(entries),
         figure_parts=figure_parts(figures, PARTS),
-        trials=_trials_table(entries),
+        trials=_trial_tables(entries),
         evaluations=page_table(evaluations, "Accuracy under every attack that was run", marks),
         max_rows=MAX_ROWS,
         settings=_settings_table(entries),
@@ -102,16 +102,20 @@ def _learning_table(table: Table, colours: Sequence[str | None]) -> PageTable | 
     return page_table(rows, "Accuracy while training, last and best so far", [colours[i] for i in known])
 
 
-def _trials_table(entries: Sequence[Entry]) -> PageTable | None:
-    """List every run if an entry has several."""
+def _trial_tables(entries: Sequence[Entry]) -> list[PageTable | None]:
+    """List every run if an entry has several: results, and accuracy while training if there are results."""
     if all(len(entry.trials) == 1 for entry in entries):
-        return None
+        return []
     table = training_table([run for entry in entries for run in entry.trials])
     colours = [entry.look.colour for entry in entries for _ in entry.trials]
     values = {column.key: {row[i] for row in table.rows} for i, column in enumerate(table.columns)}
     hidden = ["method", *(key for key in ("data", "model", "eps", "samples") if len(values.get(key, ())) == 1)]
-    keys = [key for key in values if key not in hidden]
-    return page_table(table.part(*keys), "What every run reached, and what it cost", colours)
+    shown = [key for key in values if key not in hidden]
+    learning = [key for key in shown if key in LEARNING] if any(key.startswith(TEST) for key in shown) else []
+    results = table.part(*(key for key in shown if key not in learning))
+    tables = [page_table(results, "What every run reached, and what it cost", colours)]
+    caption = "Accuracy of every run while training, last and best so far"
+    return tables + ([page_table(table.part("run", *learning), caption, colours)] if learning else [])
 
 
 def _settings_table(entries: Sequence[Entry]) -> PageTable | None:
