@@ -109,6 +109,9 @@ def test_a_history_is_a_sequence_that_draws_itself(tmp_path: Path) -> None:
     assert [np.asarray(line.get_xydata()).tolist() for line in right.get_lines()] == [[[2, 40]], [[2, 25]]]
     assert (tmp_path / "history.png").stat().st_size > 1000
     assert len(TrainingHistory().plot().axes) == 2
+    right = TrainingHistory(history[:1]).plot().axes[1]
+    assert np.asarray(right.get_lines()[0].get_xydata()).tolist() == [[1, 10]]
+    assert right.get_ylabel() == "training accuracy (%)"
 
 
 def test_a_result_is_one_line() -> None:

@@ -217,13 +217,17 @@ class RadiusCurve(Findings):
     def plot(self, path: str | Path | None = None) -> "Figure":
         """Draw accuracy against the radius with its 95 % interval; save the figure if there is a path."""
         from matplotlib.figure import Figure
+        from matplotlib.ticker import PercentFormatter
 
         figure = Figure(layout="constrained")
         axes = figure.add_subplot()
         for row in self.rows():
-            (line,) = axes.plot(self.radii, row.accuracy, marker="o", label=row.attack)
+            label = f"{row.attack} (at least)" if row.proof else row.attack
+            (line,) = axes.plot(self.radii, row.accuracy, marker="o", label=label)
             axes.fill_between(self.radii, row.low, row.high, color=line.get_color(), alpha=0.15, linewidth=0)
-        axes.set(xlabel=f"radius of the attack ({self.ball.norm})", ylabel="accuracy", ylim=(0, 1.02))
+        axes.set(xlabel=f"radius of the attack ({self.ball.norm})", ylabel="accuracy, with its 95 % interval")
+        axes.set_ylim(0, 1.02)
+        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         axes.legend()
         if path is not None:
             figure.savefig(path)

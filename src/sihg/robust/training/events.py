@@ -163,7 +163,7 @@ class TrainingHistory(Sequence[MetricsRow]):
         return f"TrainingHistory({', '.join([_count(len(self)), *_shown(self._rows[-1] if self else None)])})"
 
     def plot(self, path: str | Path | None = None) -> "Figure":
-        """Draw loss, natural and robust accuracy against the epoch.
+        """Draw loss, natural and robust accuracy against the epoch; training accuracy if nothing was held out.
 
         Args:
             path: Where to save the figure, such as history.png (default: nowhere).
@@ -171,16 +171,21 @@ class TrainingHistory(Sequence[MetricsRow]):
             The figure.
         """
         from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
 
         figure = Figure(figsize=(8, 3), layout="constrained")
         left, right = figure.subplots(1, 2)
         left.plot([row.epoch for row in self], [row.loss for row in self], "o-")
         left.set(xlabel="epoch", ylabel="training loss")
-        for name in ("natural", "robust"):
+        held_out = any(row.natural is not None for row in self)
+        for name in ("natural", "robust") if held_out else ("accuracy",):
             points = [(row.epoch, 100 * share) for row in self if (share := getattr(row, name)) is not None]
             right.plot(*zip(*points, strict=True) if points else ((), ()), "o-", label=name)
-        right.set(xlabel="epoch", ylabel="held-out accuracy (%)")
-        right.legend()
+        right.set(xlabel="epoch", ylabel=f"{'held-out' if held_out else 'training'} accuracy (%)", ylim=(0, 102))
+        if held_out:
+            right.legend()
+        for axes in (left, right):
+            axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
         if path is not None:
             figure.savefig(path)
         return figure
