@@ -14,13 +14,13 @@ from sihg.cli.setting_flags import add_settings_arguments, read_settings_argumen
 from sihg.cli.terminal import Bar, format_table
 from sihg.errors import InputError, NotFiniteError
 from sihg.robust.training.events import EpochDone, Event, StepDone, WarningRaised
-from sihg.store.schema import MetricsRow
 from sihg.user_code import call_user_code, load_callable
 
 if TYPE_CHECKING:
     from sihg.robust.training.config import Settings
     from sihg.robust.training.events import Trained
     from sihg.store.run_folder import RunFolder
+    from sihg.store.schema import MetricsRow
 
 EPILOG = """examples:
   sihg train --out runs/first
@@ -150,15 +150,11 @@ def _load_logger(name: str) -> Callable[..., object]:
 
 def print_result(trained: "Trained", folder: "RunFolder", settings: "Settings", *, as_json: bool) -> int:
     """Print how the run ended and the next command; return the exit code."""
-    from sihg.store.tables import read_table
-
-    rows = read_table(folder.metrics)
-    last = MetricsRow.from_cells(rows[-1]) if rows else None
-    run = shlex.quote(str(folder.path))
+    run, last = shlex.quote(str(folder.path)), trained.last
     if as_json:
         about = {"run": str(folder.path), "data": settings.data, "method": settings.method.name}
         ended = {"finished": trained.finished, "stopped": trained.stopped, "warnings": trained.warnings}
-        cells = {key: float(value) if value else None for key, value in rows[-1].items()} if rows else None
+        cells = last and {key: None if value is None else float(value) for key, value in last.cells().items()}
         found = {"last": cells, "best": trained.best and trained.best.cells()}
         print(json.dumps({**about, **ended, **found}, indent=1))
     elif last is not None:
@@ -167,7 +163,7 @@ def print_result(trained: "Trained", folder: "RunFolder", settings: "Settings", 
     return 0 if trained.finished else 130
 
 
-def _table(last: MetricsRow, best: MetricsRow | None, settings: "Settings", folder: "RunFolder") -> str:
+def _table(last: "MetricsRow", best: "MetricsRow | None", settings: "Settings", folder: "RunFolder") -> str:
     row = [
         *(settings.method.name, f"{last.epoch}", _accuracies(last)),
         *("-" if best is None else f"{_accuracies(best)} (epoch {best.epoch})",),
@@ -177,7 +173,7 @@ def _table(last: MetricsRow, best: MetricsRow | None, settings: "Settings", fold
     return format_table(about, ["method", "epochs", "last %", "best %", "passes", "seconds"], [row])
 
 
-def _accuracies(row: MetricsRow) -> str:
+def _accuracies(row: "MetricsRow") -> str:
     """Return natural and robust accuracy on the held-out set in percent."""
     if row.natural is None or row.robust is None:
         return "-"

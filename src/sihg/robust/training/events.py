@@ -202,6 +202,7 @@ class Trained:
         warnings: What the monitor warned of.
         finished: Whether all epochs are done.
         stopped: Why it ended.
+        last: The metrics of the last epoch, also if another process trained it.
     Example:
         >>> from torch import nn
         >>> Trained(nn.Linear(2, 2), TrainingHistory(), None, [], True, "3 epochs done")
@@ -214,11 +215,11 @@ class Trained:
     warnings: list[str]
     finished: bool
     stopped: str
+    last: MetricsRow | None = None
 
     def __repr__(self) -> str:
-        last = _shown(self.history[-1] if self.history else None)
         best = [] if self.best is None else [f"best epoch {self.best.epoch}"]
-        return f"Trained({', '.join([self.stopped, *last, *best])})"
+        return f"Trained({', '.join([self.stopped, *_shown(self.last), *best])})"
 
 
 def _count(epochs: int) -> str:

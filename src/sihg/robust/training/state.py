@@ -89,6 +89,11 @@ class TrainingState:
             extra={name: tally.extra[name] / tally.samples for name in self.prepared.method.columns},
         )
 
+    def read_last_row(self) -> MetricsRow | None:
+        """Return the metrics of the last epoch that is written."""
+        rows = [] if self.folder is None else read_table(self.folder.metrics)
+        return MetricsRow.from_cells(rows[-1]) if rows else None
+
     def close_epoch(self, row: MetricsRow, warnings: list[WarningRaised]) -> None:
         """Write the rows of an epoch, keep its weights if they are the best, and go to the next one."""
         if self.folder is not None:

@@ -81,7 +81,8 @@ class Trainer:
         finished = epoch >= epochs
         stopped = f"{epochs} epochs done" if finished else f"interrupted in epoch {epoch + 1}"
         model, history = self.optimizer.evaluated.eval(), TrainingHistory(self.rows)
-        return Trained(model, history, self.progress.best, self.warnings, finished, stopped)
+        last = self.rows[-1] if self.rows else self.state.read_last_row()
+        return Trained(model, history, self.progress.best, self.warnings, finished, stopped, last)
 
     def events(self) -> Generator[Event, None, None]:
         """Train, and yield what happens. Whoever closes this early can go on with another call."""
