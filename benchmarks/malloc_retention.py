@@ -1,4 +1,4 @@
-"""Compare a training step when malloc keeps freed memory, as `sihg/robust/_malloc.py` asks for, and when it does not.
+"""Compare a training step when malloc keeps freed memory, as `sihg/robust/_fast_passes.py` asks, and when it does not.
 
 The setting of glibc holds for a whole process, so each repetition is a new process. It makes some steps of PGD AT on
 noise and counts the page faults.
@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.timing import MIN_REPETITIONS, Report, SkipBenchmark, paired_ratio
-from sihg.robust._malloc import USER_VARIABLES
+from sihg.robust._fast_passes import USER_VARIABLES
 
 MODEL, BATCH, STEPS, T = "preact-resnet8", 100, 4, 10
 VARIANTS = {"kept": "", "returned": "gradients.keep_freed_memory = lambda: None"}

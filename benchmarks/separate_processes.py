@@ -1,6 +1,6 @@
 """Run each library that is timed in its own process, so that none profits from another's settings.
 
-Our code tells the C library to keep freed memory (`sihg/robust/_malloc.py`), and this holds for a whole process. A
+Our code tells the C library to keep freed memory (`sihg/robust/_fast_passes.py`), and this holds for a whole process. A
 peer in the same process would be faster than its users ever see it. Each case also starts new processes, so it does
 not find memory that a larger case left behind. Only one process works at a time.
 """

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from sihg.errors import InputError, NotFiniteError, UnknownNameError
-from sihg.robust._first_layer import quick_input_gradients
-from sihg.robust._malloc import keep_freed_memory
+from sihg.robust._fast_passes import keep_freed_memory, quick_input_gradients
 from sihg.robust.threat import Feasible
 
 Loss = Callable[[Tensor, Tensor], Tensor]

@@ -250,25 +250,22 @@ def check_model(model: nn.Module, samples: Samples) -> None:
         raise _refused_samples(model, samples, x, error) from error
     if not x.is_inference() and x._version:  # the version counts changes in place
         raise InputError("model-changes-input")
-    shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
     name, classes = samples.name, len(samples.classes)
     if not isinstance(out, Tensor) or out.dim() != 2 or len(out) != 1:
+        shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
         raise InputError("output-shape", name=name, classes=classes, shape=shape)
-    dtype, outputs = out.dtype, out.shape[1]
     if not out.is_floating_point():
-        raise InputError("logits-dtype", dtype=dtype)
-    if outputs < classes:
-        row = int(samples.y.argmax())
-        label = int(samples.y[row])
-        raise InputError("too-few-outputs", name=name, classes=classes, row=row, label=label, outputs=outputs)
+        raise InputError("logits-dtype", dtype=out.dtype)
+    if out.shape[1] < classes:
+        row, label = int(samples.y.argmax()), int(samples.y.max())
+        raise InputError("too-few-outputs", name=name, classes=classes, row=row, label=label, outputs=out.shape[1])
 
 
 def _refused_samples(model: nn.Module, samples: Samples, x: Tensor, error: Exception) -> InputError:
     why = (str(error) or repr(error)).splitlines()[0]
     half = next((value.dtype for value in model.parameters() if value.dtype in HALF_PRECISION), None)
     remedy = "give it data of its size and type" if half is None else f"it is {half}, use model.float()"
-    shape, dtype = samples.shape, x.dtype
-    return InputError("model-refuses-samples", shape=shape, dtype=dtype, why=why, remedy=remedy)
+    return InputError("model-refuses-samples", shape=samples.shape, dtype=x.dtype, why=why, remedy=remedy)
 
 
 def check_device(name: str) -> str:
@@ -276,6 +273,5 @@ def check_device(name: str) -> str:
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
-        why = str(error).splitlines()[0]
-        raise InputError("device-unavailable", name=name, why=why) from error
+        raise InputError("device-unavailable", name=name, why=str(error).splitlines()[0]) from error
     return name

@@ -177,8 +177,7 @@ def check_logits(logits: Tensor, rows: Rows) -> Tensor:
 def check_points(name: str, ball: Ball, x: Tensor, x_adv: Tensor, numbers: Tensor) -> None:
     """Raise InputError for points of an attack that are not finite, or outside the ball or the bounds."""
     if not bool(torch.isfinite(x_adv).all()):
-        row = int(numbers[_first_row(~torch.isfinite(x_adv))])
-        raise InputError("points-not-finite", row=row, name=name)
+        raise InputError("points-not-finite", row=int(numbers[_first_row(~torch.isfinite(x_adv))]), name=name)
     order = math.inf if ball.norm == "linf" else 2
     far = torch.linalg.vector_norm((x_adv - x).flatten(1), ord=order, dim=1)
     sizes = torch.linalg.vector_norm(x.flatten(1), ord=order, dim=1)

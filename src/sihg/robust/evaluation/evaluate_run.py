@@ -167,8 +167,7 @@ def find_targets(paths: Sequence[Path], request: EvaluationRequest, *, out: Path
         weights = _read_weights(path, request)
         home = out or (weights.folder.evaluation if weights.folder else None)
         if request.points and home is None:
-            name = weights.source_name
-            raise InputError("no-points-folder", name=name)
+            raise InputError("no-points-folder", name=weights.source_name)
         name = request.name_of_record(weights, with_run=out is not None)
         targets.append(Target(weights, request, name, home, None if out else request.gallery_of(weights)))
     if out is not None:
@@ -221,10 +220,9 @@ def _read_samples(data: str, split: str, data_dir: Path | None) -> Samples:
 
 
 def _fill_model(weights: Weights, samples: Samples) -> nn.Module:
-    shape, found, source = weights.shape or samples.shape, samples.shape, weights.source
-    if shape != found:
-        raise InputError("weights-shape", source=source, shape=shape, found=found)
-    model = weights.build(shape, len(samples.classes))
+    if weights.shape not in (None, samples.shape):
+        raise InputError("weights-shape", source=weights.source, shape=weights.shape, found=samples.shape)
+    model = weights.build(samples.shape, len(samples.classes))
     load_weights(model, weights.tensors, weights.source)
     model = model.to(weights.settings.device)
     check_model(model, samples)
@@ -237,11 +235,10 @@ def _read_weights(path: Path, request: EvaluationRequest) -> Weights:
         raise InputError("no-weights", path=path)
     if path.is_dir():
         return _read_run(path, request, changes)
-    suffixes, checkpoint = ", ".join(SUFFIXES), request.checkpoint
     if path.suffix not in SUFFIXES:
-        raise InputError("weights-suffix", path=path, suffixes=suffixes)
-    if checkpoint:
-        raise InputError("checkpoint-of-file", checkpoint=checkpoint, path=path)
+        raise InputError("weights-suffix", path=path, suffixes=", ".join(SUFFIXES))
+    if request.checkpoint:
+        raise InputError("checkpoint-of-file", checkpoint=request.checkpoint, path=path)
     if missing := ", ".join(f"--{name}" for name in ("model", "data", "eps") if name not in changes):
         raise InputError("weights-without-settings", path=path, missing=missing)
     return read_weights_file(path, Settings().with_values(changes))
@@ -252,8 +249,7 @@ def _read_run(path: Path, request: EvaluationRequest, changes: Mapping[str, str]
     if curve is not None and eps is not None:
         raise InputError("curve-and-eps", curve=curve, eps=eps)
     weights = read_run_weights(path, request.checkpoint or "last")
-    own = weights.settings
-    norm, trained = changes.get("norm", own.norm), own.norm
+    norm, trained = changes.get("norm"), weights.settings.norm
     if norm in NORMS and norm != trained and eps is None and curve is None:
         raise InputError("norm-without-eps", norm=norm, path=path, trained=trained)
-    return replace(weights, settings=own.with_values(changes))
+    return replace(weights, settings=weights.settings.with_values(changes))

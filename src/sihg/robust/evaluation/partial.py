@@ -146,11 +146,8 @@ class PartialResults:
                 if text["about"] == self.identity:
                     found = {}
                     for key, scalars in text["outcomes"].items():
-                        attacked, broken, prediction, margin = (
-                            torch.from_numpy(file[f"{key}/{name}"]) for name in ARRAYS
-                        )
-                        rest = {name: scalars[name] for name in SCALARS[1:] if name in scalars}
-                        found[key] = Outcome(scalars["attack"], attacked, broken, prediction, margin, **rest)
+                        arrays = {name: torch.from_numpy(file[f"{key}/{name}"]) for name in ARRAYS}
+                        found[key] = Outcome(**(scalars | arrays))
                     return found
             why = "it is of other weights, data, attacks or another version of sihg"
         except Exception as error:  # a damaged archive can raise anything

@@ -9,7 +9,7 @@ import torch
 
 from sihg.errors import InputError, NotFiniteError
 from sihg.interrupt import stop_on_interrupt
-from sihg.robust._malloc import keep_freed_memory
+from sihg.robust._fast_passes import keep_freed_memory
 from sihg.robust.attacks.runner import run_attacks
 from sihg.robust.data.batches import Batch, epoch_batches
 from sihg.robust.training.events import (

@@ -1,5 +1,9 @@
-"""The quick gradient in the input equals torch's own, and leaves the model as it was."""
+"""Freed memory is kept; the quick gradient in the input equals torch's own, and leaves the model as it was."""
 
+import os
+import platform
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -8,7 +12,23 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from sihg.robust import models
-from sihg.robust._first_layer import quick_input_gradients
+from sihg.robust._fast_passes import USER_VARIABLES, quick_input_gradients
+
+PASSES = """
+import resource, torch
+from sihg.robust.models import build
+from sihg.robust.gradients import input_gradient
+torch.set_num_threads(1)
+{first}
+model, x, y = build("preact-resnet8", (3, 32, 32), 10), torch.rand(100, 3, 32, 32), torch.arange(100) % 10
+for i in range(9):
+    if i == 3:  # it has what it needs by now
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    input_gradient(model, x, y)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+KEEP = "from sihg.robust._fast_passes import keep_freed_memory; keep_freed_memory()"
+ASCENT = "from sihg.robust.gradients import inner_mode\nwith inner_mode(torch.nn.ReLU(), 'batch'): pass"
 
 
 def slope(model: nn.Module, x: Tensor) -> Tensor:
@@ -133,3 +153,17 @@ def test_a_single_image_without_a_batch_still_passes() -> None:
     with quick_input_gradients(conv):
         conv(x).sum().backward()
     assert x.grad is not None
+
+
+def faults(first: str, **environment: str) -> int:
+    plain = {name: value for name, value in os.environ.items() if name not in USER_VARIABLES}
+    command = [sys.executable, "-c", PASSES.format(first=first)]
+    done = subprocess.run(command, env=plain | environment, capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc that is told")
+def test_an_ascent_makes_pages_stay_unless_the_user_has_chosen() -> None:
+    without, asked, within = faults(""), faults(KEEP), faults(ASCENT)
+    assert max(asked, within) < without / 4
+    assert faults(ASCENT, MALLOC_TRIM_THRESHOLD_="131072") > without / 2
