@@ -80,3 +80,13 @@ def test_the_bound_of_picard_is_met_in_the_worst_case(limit: int) -> None:
     found, _ = picard(lambda d: q / TAU * d, Zero().prox, centre, TAU, q / TAU, tolerance=0, limit=limit)
     exact = 2.0 / (1 - q)
     assert found.error == pytest.approx(exact - found.point.item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("q", [0.6, 0.9, 0.99])
+def test_the_bound_of_fista_in_the_worst_case(q: float) -> None:
+    """With the same phi, a step of length l ends (1/(s m) - 1) l from the solution; the bound is 2 l / (s m)."""
+    centre = torch.tensor([2.0], dtype=torch.float64)
+    found = fista(lambda d: q / TAU * d, Zero().prox, centre, TAU, q / TAU, tolerance=0, limit=1)
+    distance, sm = 2.0 / (1 - q) - found.point.item(), (1 - q) / (1 + q)
+    assert found.error == pytest.approx(2 * distance / (1 - sm), rel=1e-12)
+    assert found.error > 2 * distance

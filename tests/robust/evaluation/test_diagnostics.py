@@ -230,6 +230,27 @@ def test_a_few_samples_more_prove_nothing() -> None:
     assert "another 3 samples, 0.76%, that" in found["black box"].message
 
 
+def test_natural_errors_are_not_a_gain_of_the_black_box_attack() -> None:
+    """Attacks with gradients may miss them, as by the rule of the last iterate: nothing is masked."""
+    plans = plan_attacks("natural,pgd-2,square-2", Ball(EPS))
+    for natural, expected in ((20, "fine"), (17, "warning")):
+        outcomes = [
+            Outcome.begin(name, torch.zeros(397, dtype=torch.bool)) for name in ("natural", "pgd-2", "square-2")
+        ]
+        for outcome, n in zip(outcomes, (natural, 0, 20), strict=True):
+            outcome.broken[:n] = True
+        found = {one.name: one.result for one in inspect_outcomes(digits(), 397, plans, outcomes, None)}
+        assert found["black box"] == expected
+
+
+@pytest.mark.parametrize(("mended", "expected"), [(4, "fine"), (5, "warning")])
+def test_a_few_samples_that_an_attack_mends_prove_nothing(mended: int, expected: str) -> None:
+    outcomes = [Outcome.begin(name, torch.arange(397) < n) for name, n in (("natural", 20), ("pgd-3", 20 - mended))]
+    plans = plan_attacks("natural,pgd-3", Ball(EPS))
+    found = {one.name: one.result for one in inspect_outcomes(digits(), 397, plans, outcomes, None)}
+    assert found["below natural"] == expected
+
+
 def test_an_attack_that_makes_the_model_better() -> None:
     own = {
         "natural": Natural(),

@@ -215,6 +215,18 @@ def test_points_are_those_that_broke_or_came_nearest(in_memory: bool, tmp_path: 
         assert np.array_equal(np.load(tmp_path / "new" / "a.points.npy"), points.numpy())
 
 
+def test_a_later_attack_does_not_replace_a_point_that_broke_its_sample() -> None:
+    first: Plans = {"first": {"first": PGD(eps=0.12, steps=3)}}
+    second: Plans = {"second": {"second": PGD(eps=0.05, steps=5)}}
+    alone, both = (PartialResults(None, "a", IDENTITY, points=True) for _ in range(2))
+    (broken,) = (outcome.broken for outcome in run(alone, plans=first))
+    again = run(both, plans={**first, **second})[1].broken
+    assert int((broken & again).sum()) > 10
+    assert alone.points is not None
+    assert both.points is not None
+    assert torch.equal(both.points[broken], alone.points[broken])
+
+
 def test_points_of_an_interrupted_run_are_the_same(tmp_path: Path) -> None:
     def points(name: str, parts: int) -> bytes:
         for most in (parts, float("inf")):

@@ -1,11 +1,14 @@
 """PGD, FGSM, Fast AT and natural training as equations."""
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
 from sihg.robust.gradients import ascend, frozen_statistics, input_gradient, slope
-from sihg.robust.methods import FGSMAT, MSIHG, PGDAT, FastAT, Natural
+from sihg.robust.methods import DAT, FGSMAT, MSIHG, PGDAT, TRADES, YOPO, FastAT, FreeAT, Method, Natural
 from sihg.robust.threat import Ball
 from tests.robust.methods.nets import gradient_after, gradients, net, one_batch, sgd, watched, weights
 
@@ -85,11 +88,34 @@ def test_fast_at_is_pgd_at_with_one_step_of_five_quarters(kind: str) -> None:
     assert log.passes == 2 * 12
 
 
-def test_the_ramp_grows_the_ball_linearly() -> None:
+RAMPED: dict[str, Callable[..., Method]] = {
+    "pgd": partial(PGDAT, steps=2),
+    "fgsm": FGSMAT,
+    "fast": FastAT,
+    "trades": partial(TRADES, steps=5),
+    "dat": partial(DAT, steps=5, control_epochs=3.0),
+    "yopo": partial(YOPO, outer=2, inner=2),
+    "free": partial(FreeAT, replays=3),
+    "msi-hg": partial(MSIHG, tau=2 * EPS, noise=EPS / 8, steps=5),
+    "msi-hg, fresh": partial(MSIHG, tau=EPS / 8, noise=EPS / 8, steps=5, fresh=1.0),
+}
+
+
+@pytest.mark.parametrize("method", RAMPED.values(), ids=RAMPED.keys())
+def test_the_ramp_grows_the_ball_linearly(method: Callable[..., Method]) -> None:
+    """Each length that follows from the radius grows with it."""
     batch = one_batch()
-    for time, share in ((0.0, 0.0), (1.0, 0.25), (3.0, 0.75), (4.0, 1.0), (9.0, 1.0)):
+    for time, share in ((1.0, 0.25), (3.0, 0.75), (4.0, 1.0), (9.0, 1.0)):
         later = type(batch)(**{**vars(batch), "time": time})
         model, twin = net("plain"), net("plain")
-        PGDAT(eps=EPS, ramp=4.0, steps=2).step(model, later, sgd(model))
-        PGDAT(eps=EPS * share, steps=2).step(twin, later, sgd(twin))
+        method(eps=EPS, ramp=4.0).step(model, later, sgd(model))
+        method(eps=EPS * share).step(twin, later, sgd(twin))
         assert torch.equal(weights(model), weights(twin))
+
+
+def test_the_ramp_begins_without_a_perturbation() -> None:
+    batch, model = one_batch(), net("plain")
+    with watched(model) as points:
+        PGDAT(eps=EPS, ramp=4.0, steps=2).step(model, batch, sgd(model))
+    assert batch.time == 0
+    assert all(torch.equal(point, batch.x) for point in points.inputs)
