@@ -136,7 +136,7 @@ class HybridGradient(torch.optim.Optimizer):
         """Reset the gradients; keep the previous gradients."""
         self.inner.zero_grad(set_to_none)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
+    def add_param_group(self, param_group: dict[str, object]) -> None:
         """Add parameters, which have no previous gradient yet."""
         self.inner.add_param_group(param_group)
 
@@ -145,16 +145,16 @@ class HybridGradient(torch.optim.Optimizer):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.inner, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:  # `optimizer.state = ...` must reach `inner` too
+    def __setattr__(self, name: str, value: object) -> None:  # `optimizer.state = ...` must reach `inner` too
         if name in ("defaults", "param_groups", "state"):
             setattr(self.inner, name, value)
         else:
             super().__setattr__(name, value)
 
-    def __getstate__(self) -> dict[str, Any]:  # like torch, without the `step` that a scheduler has patched
+    def __getstate__(self) -> dict[str, object]:  # like torch, without the `step` that a scheduler has patched
         return {name: self.__dict__[name] for name in ("inner", "theta", "start_at_zero", "previous")}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
 
     def __repr__(self) -> str:

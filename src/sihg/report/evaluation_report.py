@@ -5,7 +5,15 @@ from pathlib import Path
 
 from sihg.report.figures.examples import gallery_figure
 from sihg.report.figures.radius import record_curves
-from sihg.report.page.html import environment_texts, evaluation_notes, figure_parts, page_table, page_warnings, render
+from sihg.report.page.html import (
+    caption_of,
+    environment_texts,
+    evaluation_notes,
+    figure_parts,
+    page_table,
+    page_warnings,
+    render,
+)
 from sihg.report.read.evaluations import AnyRecord, Evaluation, collect_evaluations, read_gallery, read_records
 from sihg.report.read.palette import looks
 from sihg.report.read.runs import folder_name
@@ -14,9 +22,6 @@ from sihg.report.tables.training_tables import evaluation_table
 from sihg.report.training_report import Drawing, write_figures, write_tables
 from sihg.store.files import write_text
 from sihg.store.schema import CurveRecord
-
-CURVES = "Accuracy as the ball grows, with its 95 % interval. At least: a proven lower bound."
-PARTS = {"curves": ("Accuracy against ε", [CURVES], "wide"), "gallery": ("What breaks the model", [], "gallery")}
 
 
 def report_evaluations(folder: Path) -> list[Path]:
@@ -40,7 +45,7 @@ def report_evaluations(folder: Path) -> list[Path]:
         warnings=page_warnings([(remark.record, remark) for remark in found.remarks]),
         evaluations=page_table(shown, "Accuracy under every attack", [colours[str(row[0])] for row in table.rows]),
         result_notes=evaluation_notes(found.attacks),
-        figure_parts=figure_parts(figures, PARTS),
+        figure_parts=figure_parts(figures, "evaluations"),
         environment=environment_texts([record.environment for record in records.values()]),
     )
     return [
@@ -53,11 +58,10 @@ def report_evaluations(folder: Path) -> list[Path]:
 def _drawings(folder: Path, records: Mapping[Path, AnyRecord]) -> Iterator[Drawing]:
     curves = {path.stem: record for path, record in records.items() if isinstance(record, CurveRecord)}
     for i, (name, record) in enumerate(curves.items(), 1):
-        yield Drawing(f"radius-{i}", record_curves(record), name, f"Checkpoint {record.checkpoint}.", "curves")
+        yield Drawing(f"radius-{i}", record_curves(record), *caption_of("record-curves", name=name, record=record))
     if (folder / "gallery.npz").is_file():
         gallery = read_gallery(folder / "gallery.npz", folder_name(folder))
-        caption = f"Under {gallery.attack} ({gallery.ball}); checkpoint {gallery.checkpoint}."
-        yield Drawing("gallery-1", gallery_figure(gallery), "One sample per class", caption, "gallery")
+        yield Drawing("gallery-1", gallery_figure(gallery), *caption_of("record-gallery", gallery=gallery))
 
 
 def _facts(records: Mapping[Path, AnyRecord]) -> list[str]:

@@ -3,10 +3,18 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from sihg.report.figures.convergence import convergence
+from sihg.report.figures.convergence import Cost, convergence
 from sihg.report.figures.phase_plane import trajectories
 from sihg.report.figures.style import figure_style, save_figure
-from sihg.report.page.html import DrawnFigure, environment_texts, figure_parts, page_table, page_warnings, render
+from sihg.report.page.html import (
+    DrawnFigure,
+    caption_of,
+    environment_texts,
+    figure_parts,
+    page_table,
+    page_warnings,
+    render,
+)
 from sihg.report.read.evaluations import Remark
 from sihg.report.read.palette import look
 from sihg.report.read.runs import setting_text
@@ -14,17 +22,11 @@ from sihg.report.read.solves import MethodRun, Solved, read_solved
 from sihg.report.tables.table import Cell, Column, Table, as_csv, as_markdown, cell_text, count
 from sihg.store.files import write_text
 
-CONVERGENCE = (
-    "Above: the average of ‖F‖² over all iterations so far. Theorem 1 of the paper bounds its expectation over the "
-    "blocks drawn. Below: ‖F‖² at each recorded iterate. Between recorded iterates, the average takes ‖F‖² as linear."
-)
-COST = "The same over the cost: gradients of single blocks, in w and δ together."
-TRAJECTORIES = "The paths of the methods, over the field (\N{MINUS SIGN}∇φ in w, +∇φ in δ) of plain descent-ascent."
-
 RESULTS = (
     *("method", "iterations", "w_gradients", "delta_gradients", "seconds", "saddle_norm_squared"),
     *("mean_saddle_norm_squared", "guarantee", "distance"),
 )
+FIGURES: dict[str, Cost] = {"convergence": "iteration", "cost": "gradients"}
 STEPS = ("method", "sigma", "tau", "theta", "source", "stopped")
 MAY_DIVERGE = ("saddle_norm_squared", "mean_saddle_norm_squared")
 
@@ -34,15 +36,12 @@ def report_solve(folder: Path) -> list[Path]:
     folder = Path(folder)
     solved = read_solved(folder)
     with figure_style():
-        drawings = [
-            ("convergence", convergence(solved, "iteration"), "Convergence over iterations", CONVERGENCE),
-            ("cost", convergence(solved, "gradients"), "Convergence over block gradients", COST),
-        ]
+        drawn = {name: convergence(solved, cost) for name, cost in FIGURES.items()}
         if solved.field is not None:
-            drawings += [("trajectories", trajectories(solved, solved.field), "Trajectories", TRAJECTORIES)]
+            drawn["trajectories"] = trajectories(solved, solved.field)
         figures = [
-            DrawnFigure(svg, png, heading, caption)
-            for name, figure, heading, caption in drawings
+            DrawnFigure(svg, png, *caption_of(name))
+            for name, figure in drawn.items()
             for svg, png in [save_figure(figure, folder, name)]
         ]
     table = solve_table(solved)
@@ -103,7 +102,7 @@ def _page(solved: Solved, table: Table, figures: Sequence[DrawnFigure]) -> str:
         ],
         warnings=page_warnings([(run.row.method, Remark(text)) for run in solved.methods for text in run.row.warnings]),
         results=page_table(results, "What every method reached, and what it cost", colours, _texts(results)),
-        figure_parts=figure_parts(figures, {"": ("", [], "")}),
+        figure_parts=figure_parts(figures, "solve"),
         steps=page_table(steps, "Step sizes, their source, and why the method stopped", colours, _texts(steps)),
         options={name: setting_text(value) for name, value in summary.options.items()},
         environment=environment_texts([summary.environment]),

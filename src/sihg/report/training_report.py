@@ -13,34 +13,12 @@ from sihg.report.figures.learning_curves import learning_curves
 from sihg.report.figures.memory_histogram import memories, memory_figure
 from sihg.report.figures.radius import entry_curves, radius_figure
 from sihg.report.figures.style import figure_style, save_figure
-from sihg.report.page.html import DrawnFigure
+from sihg.report.page.html import DrawnFigure, caption_of
 from sihg.report.page.training_page import training_page
 from sihg.report.read.runs import Entry, first_gallery, folder_name, group_trials, read_runs
 from sihg.report.tables.table import Table, as_csv, as_latex, as_markdown, count, for_reading
 from sihg.report.tables.training_tables import difference_table, entry_table, evaluation_table, training_table
 from sihg.store.files import write_text
-
-CURVES = (
-    "Accuracy on held-out samples, unchanged (solid) and under attack (dotted): over iterations, over gradient passes "
-    "(forward and backward) per training sample, and over seconds."
-)
-DASHED = " Dashed: for entries without held-out samples, the accuracy on the samples that the method trains on."
-BEST = (
-    "The same for the epoch with the best robust accuracy so far. It is measured on the samples that chose it, so it "
-    "is slightly optimistic."
-)
-BAND = " Bands: the mean over the trials, plus and minus their standard deviation."
-RADIUS = "Accuracy on the test samples as the ball grows."
-INTERVAL = " Bands: the 95 % interval."
-LOWER_BOUND = " At least: a proven lower bound."
-CONFUSION = (
-    "Predictions at the points that {} found, in percent of the test samples with this label ({} in all). Blue: "
-    "correct, the robust accuracy of the label. Orange: wrong."
-)
-MEMORY = (
-    "Above: how far the stored perturbations moved in each epoch, the mean of |new \N{MINUS SIGN} old| / ε over all "
-    "values. Below: a column per epoch, the share of stored values of each size."
-)
 
 
 class Drawing(NamedTuple):
@@ -106,27 +84,27 @@ def write_tables(tables: dict[str, Table], folder: Path) -> list[Path]:
 
 def drawings(entries: Sequence[Entry]) -> Iterator[Drawing]:
     """Draw all figures that the runs have records for; iterate inside `figure_style()`."""
-    band = BAND if any(len(entry.counted) > 1 for entry in entries) else ""
-    dashed = "" if all(run.best for entry in entries for run in entry.counted) else DASHED
-    yield Drawing("curves", learning_curves(entries), "Learning curves", CURVES + dashed + band, "learning")
+    band = ["band"] if any(len(entry.counted) > 1 for entry in entries) else []
+    dashed = [] if all(run.best for entry in entries for run in entry.counted) else ["dashed"]
+    yield Drawing("curves", learning_curves(entries), *caption_of("curves", [*dashed, *band]))
     if any(run.best for entry in entries for run in entry.counted):
-        yield Drawing("curves-best", learning_curves(entries, best=True), "Best so far", BEST + band, "learning")
+        yield Drawing("curves-best", learning_curves(entries, best=True), *caption_of("curves-best", band))
     curves = entry_curves(entries)
     for i, norm in enumerate(dict.fromkeys(curve.norm for curve in curves), 1):
         shown = [curve for curve in curves if curve.norm == norm]
-        bound = LOWER_BOUND if any("at least" in curve.attack for curve in shown) else ""
-        caption = RADIUS + (band or INTERVAL) + bound
-        yield Drawing(f"radius-{i}", radius_figure(shown), "Accuracy against ε", caption, "attacks")
+        bound = ["lower-bound"] if any("at least" in curve.attack for curve in shown) else []
+        caption = caption_of("radius", [*(band or ["interval"]), *bound])
+        yield Drawing(f"radius-{i}", radius_figure(shown), *caption)
     found = [(entry, gallery) for entry in entries for gallery in first_gallery(entry)]
     for i, (entry, gallery) in enumerate(found, 1):
         samples, classes = len(gallery.label), len(gallery.classes)
         part = f"; {samples} of {classes} classes" if samples < classes else ""
-        caption = f"Under {gallery.attack} ({gallery.ball}); run {gallery.run}, checkpoint {gallery.checkpoint}{part}."
-        yield Drawing(f"gallery-{i}", gallery_figure(gallery), f"What breaks {entry.name}", caption, "gallery")
+        caption = caption_of("gallery", entry=entry, gallery=gallery, part=part)
+        yield Drawing(f"gallery-{i}", gallery_figure(gallery), *caption)
     attack = strongest_attack(entries)
     if attack is not None and (matrices := confusions(entries, attack)):
         samples = sum(int(matrix.counts.sum()) for matrix in matrices)
-        caption = CONFUSION.format(attack, count(samples, "prediction", "predictions"))
-        yield Drawing("confusion", confusion_figure(matrices), "Confusion under attack", caption, "attacks")
+        caption = caption_of("confusion", attack=attack, samples=count(samples, "prediction", "predictions"))
+        yield Drawing("confusion", confusion_figure(matrices), *caption)
     if tables := memories(entries):
-        yield Drawing("memory", memory_figure(tables), "The perturbation memory", MEMORY, "memory")
+        yield Drawing("memory", memory_figure(tables), *caption_of("memory"))

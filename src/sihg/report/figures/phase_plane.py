@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from sihg.report.figures.style import INK, QUIET, fit_text, show_plain_text
 from sihg.report.read.evaluations import Floats
 from sihg.report.read.palette import look
-from sihg.report.read.solves import Field, MethodRun, Solved
+from sihg.report.read.solves import MethodRun, Solved
+from sihg.store.schema import SolveField
 
 Window = tuple[float, float, float, float]  # w from, w to, delta from, delta to
 LEFT, BOTTOM, RIGHT, TOP, SIDE, LINE = 0.68, 0.65, 0.2, 0.4, 4.2, 0.22  # inches
@@ -24,7 +25,7 @@ STAR, PALE = "#f0e442", "#c4ccd4"
 MOST_ASPECT = 3.0  # longer windows are not drawn to scale
 
 
-def trajectories(solved: Solved, field: Field) -> Figure:
+def trajectories(solved: Solved, field: SolveField) -> Figure:
     """Draw the path of every method over the direction of plain descent-ascent."""
     entries = len(solved.methods) + 2 + (field.solution is not None) + (field.box is not None)
     under = BOTTOM + LINE * -(-entries // COLUMNS)
@@ -51,16 +52,16 @@ def trajectories(solved: Solved, field: Field) -> Figure:
     return figure
 
 
-def _window(field: Field) -> Window:
+def _window(field: SolveField) -> Window:
     """Return the limits of the grid plus 4 %, so that the edge of a box is visible."""
     w, delta = 0.04 * np.ptp(field.w), 0.04 * np.ptp(field.delta)
     return field.w[0] - w, field.w[-1] + w, field.delta[0] - delta, field.delta[-1] + delta
 
 
-def _arrows(axes: Axes, field: Field) -> None:
+def _arrows(axes: Axes, field: SolveField) -> None:
     """Draw unit arrows, except where the field is zero or not finite."""
     rows, columns = (slice(None, None, -(-len(grid) // ARROWS)) for grid in (field.delta, field.w))
-    x, y = field.dw[rows, columns], field.ddelta[rows, columns]
+    x, y = (np.array(values, dtype=np.float64)[rows, columns] for values in (field.dw, field.ddelta))  # null: NaN
     length = np.hypot(x, y)
     with np.errstate(divide="ignore", invalid="ignore"):
         x, y = x / length, y / length
@@ -93,7 +94,7 @@ def _draw(axes: Axes, run: MethodRun, window: Window, order: int) -> Line2D:
     return entry
 
 
-def _marks(axes: Axes, solved: Solved, field: Field) -> list[Line2D]:
+def _marks(axes: Axes, solved: Solved, field: SolveField) -> list[Line2D]:
     """Mark the starts and the solution; return their legend entries and that of the box."""
 
     def mark(point: Sequence[float], marker: str, size: float, colour: str, label: str) -> Line2D:

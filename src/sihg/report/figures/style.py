@@ -27,39 +27,12 @@ UNDATED: dict[str, dict[str, None]] = {  # leave out what changes from day to da
     "png": {"Software": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
-SETTINGS = {
-    "agg.path.chunksize": 5000,  # long paths are drawn in pieces, which spares memory
-    "axes.axisbelow": True,
-    "axes.edgecolor": QUIET,
-    "axes.labelcolor": INK,
-    "axes.labelsize": 10,
-    "axes.linewidth": 0.8,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlelocation": "left",
-    "axes.titlepad": 10,
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "font.family": "DejaVu Sans",
-    "font.size": 9,
-    "grid.color": "#eaeef2",
-    "grid.linewidth": 0.7,
-    "image.composite_image": False,  # each with its own pixels
-    "savefig.facecolor": "white",
-    "svg.fonttype": "path",
-    "svg.hashsalt": "sihg",
-    "text.color": INK,
-    "xtick.color": QUIET,
-    "xtick.labelcolor": INK,
-    "ytick.color": QUIET,
-    "ytick.labelcolor": INK,
-}
 
 
 @contextmanager
 def figure_style() -> Iterator[None]:
-    """Apply the settings above while figures are made and saved."""
-    with matplotlib.style.context(["default", SETTINGS]), warnings.catch_warnings():
+    """Apply page.mplstyle while figures are made and saved."""
+    with matplotlib.style.context(["default", "sihg.report.figures.page"]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph .* missing from", UserWarning)  # names in scripts without glyphs
         yield
 

@@ -2,7 +2,7 @@
 
 import base64
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -32,13 +32,27 @@ class DrawnFigure(NamedTuple):
     part: str = ""  # of the page
 
 
-class FigurePart(NamedTuple):
+class FigurePart(msgspec.Struct):
     """Figures under one heading."""
 
+    heading: str = ""
+    notes: tuple[str, ...] = ()
+    kind: str = ""  # a CSS class of the grid
+    figures: Sequence[DrawnFigure] = ()
+
+
+class _Caption(msgspec.Struct):
     heading: str
-    notes: Sequence[str]
-    kind: str  # a CSS class of the grid
-    figures: Sequence[DrawnFigure]
+    caption: str
+    part: str = ""  # of the page
+
+
+class _Texts(msgspec.Struct):
+    """The file captions.toml."""
+
+    figures: dict[str, _Caption]
+    sentences: dict[str, str]
+    pages: dict[str, dict[str, FigurePart]]
 
 
 class PageWarning(NamedTuple):
@@ -131,15 +145,24 @@ def page_warnings(remarks: Sequence[tuple[str, Remark]]) -> list[PageWarning]:
     return found
 
 
-def figure_parts(
-    figures: Sequence[DrawnFigure], parts: Mapping[str, tuple[str, Sequence[str], str]]
-) -> list[FigurePart]:
-    """Put figures under the headings of their parts: {part: (heading, notes, CSS class)}."""
-    found = []
-    for part, (heading, notes, kind) in parts.items():
-        of_part = [figure for figure in figures if figure.part == part]
-        found += [FigurePart(heading, notes, kind, of_part)] if of_part else []
-    return found
+def figure_parts(figures: Sequence[DrawnFigure], page: str) -> list[FigurePart]:
+    """Put figures under the headings of their parts of a page."""
+    parts = _texts().pages[page]
+    found = {name: [figure for figure in figures if figure.part == name] for name in parts}
+    return [msgspec.structs.replace(parts[name], figures=of_part) for name, of_part in found.items() if of_part]
+
+
+def caption_of(figure: str, sentences: Sequence[str] = (), **values: object) -> tuple[str, str, str]:
+    """Return a figure's heading, its caption with further sentences, and its part of the page; fill in the values."""
+    text = _texts().figures[figure]
+    caption = " ".join([text.caption.format(**values), *(_texts().sentences[name] for name in sentences)])
+    return text.heading.format(**values), caption, text.part
+
+
+@cache
+def _texts() -> _Texts:
+    content = files("sihg.report.page").joinpath("captions.toml").read_text(encoding="utf-8")
+    return msgspec.toml.decode(content, type=_Texts)
 
 
 def evaluation_notes(evaluations: Sequence[Evaluation]) -> list[str]:

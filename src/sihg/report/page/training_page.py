@@ -22,17 +22,6 @@ FACTS = {"data": "data {}", "model": "model {}", "eps": "ε = {}", "norm": "{} b
 LEARNING = ("training_accuracy", "held_out_natural", "held_out_robust", "best_natural", "best_robust", "best_epoch")
 MAX_ROWS = 12  # of evaluations that are not folded
 PAPER_ATTACK = "pgd-20"  # by which the paper chose its best
-GALLERY_NOTE = (
-    "One test sample per class, at the point that the attack found; a sample that it breaks, if there is one. In a "
-    "perturbation, red is brighter, blue is darker and white is unchanged (in colour images, grey is unchanged); the "
-    "largest change in the figure has the full colour. Wrong predictions are red."
-)
-PARTS = {  # of the figures: heading, notes, CSS class
-    "learning": ("", [], ""),
-    "attacks": ("Under attack", [], "wide"),
-    "gallery": ("What breaks the models", [GALLERY_NOTE], "gallery"),
-    "memory": ("Memory of perturbations", [], "wide"),
-}
 
 
 def training_page(
@@ -64,7 +53,7 @@ def training_page(
         differences=page_table(differences, "Differences of the means", [""] * len(differences.rows)),
         learning=_learning_table(learning, colours),
         held_out_notes=_held_out_notes(entries),
-        figure_parts=figure_parts(figures, PARTS),
+        figure_parts=figure_parts(figures, "training"),
         trials=_trial_tables(entries),
         evaluations=page_table(evaluations, "Accuracy under every attack that was run", marks),
         max_rows=MAX_ROWS,

@@ -66,24 +66,12 @@ class MethodRun:
 
 
 @dataclass(frozen=True, eq=False)
-class Field:
-    """The descent-ascent direction on a grid; a row of `dw` and `ddelta` belongs to one value of `delta`."""
-
-    w: Floats
-    delta: Floats
-    dw: Floats
-    ddelta: Floats
-    solution: tuple[float, float] | None
-    box: tuple[float, float, float, float] | None
-
-
-@dataclass(frozen=True, eq=False)
 class Solved:
     """All that a solve folder says."""
 
     summary: SolveSummary
     methods: tuple[MethodRun, ...]
-    field: Field | None
+    field: SolveField | None
 
 
 def read_solved(folder: Path) -> Solved:
@@ -132,9 +120,9 @@ def _path(source: Path) -> Floats:
         raise _damaged(source, f"as a trajectory: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _field(source: Path) -> Field:
+def _field(source: Path) -> SolveField:
     record = read_record(source, SolveField, REMEDY)
-    w, delta = np.array(record.w), np.array(record.delta)
+    w, delta = record.w, record.delta
     widths = {len(row) for row in (*record.dw, *record.ddelta)}
     if len(delta) < 2 or len(w) < 2 or widths != {len(w)} or not len(record.dw) == len(record.ddelta) == len(delta):
         raise _damaged(source, "dw and ddelta need a row for each delta and a column for each w, at least 2")
@@ -142,8 +130,7 @@ def _field(source: Path) -> Field:
         raise _damaged(source, "the grid w or delta does not increase")
     if not np.isfinite([*(record.solution or ()), *(record.box or ())]).all():
         raise _damaged(source, "its solution or its box is not finite")
-    dw, ddelta = (np.array(rows, dtype=np.float64) for rows in (record.dw, record.ddelta))
-    return Field(w, delta, dw, ddelta, record.solution, record.box)
+    return record
 
 
 def _damaged(source: Path, reason: str) -> InputError:

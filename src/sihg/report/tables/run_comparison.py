@@ -104,10 +104,7 @@ def compare_runs(runs: Sequence[TrainingRun]) -> Comparison:
     results = find_results(runs)
     rows = []
     for run in runs:
-        tests = {}
-        for attack, of_run in results.items():
-            if test := of_run.get(run.name):
-                tests[attack] = AttackAccuracy(test.accuracy, test.low, test.high, test.samples)
+        tests = {attack: of_run[run.name] for attack, of_run in results.items() if run.name in of_run}
         rows.append(
             RunRow(
                 run=run.name,
