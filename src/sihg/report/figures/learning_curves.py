@@ -10,10 +10,18 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 from matplotlib.typing import LineStyleType
 
-from sihg.report.figures.style import LINE, QUIET, CurveName, fit_name, name_curves, number_log_axis
+from sihg.report.figures.style import (
+    LINE,
+    QUIET,
+    CurveName,
+    fit_name,
+    name_curves,
+    number_log_axis,
+    thousands_formatter,
+)
 from sihg.report.read.evaluations import Floats
 from sihg.report.read.runs import Entry, TrainingRun
 from sihg.store.schema import MetricsRow
@@ -150,8 +158,7 @@ def _set_limits(axes: Axes, drawn: Sequence[Track], cost: Cost) -> None:
     else:
         axes.set_xlim(0, 1.02 * (max(ends, default=0.0) or 1.0))
         axes.xaxis.set_major_locator(MaxNLocator("auto", integer=cost == "step", steps=[1, 2, 5, 10]))
-        thousands = EngFormatter(sep="")
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: thousands(x) if x >= 1000 else f"{x:g}"))  # 20k, 0.5
+        axes.xaxis.set_major_formatter(thousands_formatter())
 
 
 def _end(of_entry: Sequence[Track]) -> float | None:
