@@ -60,10 +60,13 @@ _HOMES = {
     **dict.fromkeys(_ATTACKS, "sihg.robust.attacks"),
     **dict.fromkeys(_METHODS, "sihg.robust.methods"),
 }
+_ROOMS = ("errors", "experiments", "minimax", "report", "robust", "store")  # also found without an import of their own
 __all__ = sorted([*_HOMES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return import_module(f"sihg.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'sihg' has no attribute {name!r}: it has {', '.join(__all__)}")
     return getattr(import_module(_HOMES[name]), name)

@@ -89,6 +89,10 @@ class PerturbationMemory:
         """Return the bytes per value and generation, tags included."""
         return self._row_bytes / self._values
 
+    def __repr__(self) -> str:
+        place = "in RAM" if self.folder is None else f"in {self.folder}"
+        return f"PerturbationMemory({self.n} of shape {self.shape}, eps {self.eps:g}, {self.dtype}, {place})"
+
     @property
     def nbytes(self) -> int:
         """Return the bytes of both generations."""

@@ -50,6 +50,9 @@ class Outcome:
         unknown = torch.full(broken.shape, math.nan)
         return cls(attack, ~broken, broken.clone(), torch.full(broken.shape, -1), unknown)
 
+    def __repr__(self) -> str:
+        return f"Outcome({self.attack!r}, accuracy {self.accuracy:.4f} on {len(self.broken)} samples)"
+
     @property
     def accuracy(self) -> float:
         """The share of samples that hold."""

@@ -51,6 +51,9 @@ class Batch:
     moves: Move | None = None
     first: int = 0
 
+    def __repr__(self) -> str:
+        return f"Batch({len(self.x)} of shape {tuple(self.x.shape[1:])}, epoch {self.epoch}, step {self.step})"
+
     def __post_init__(self) -> None:
         rows = (len(self.x), len(self.y), len(self.index))
         if len(set(rows)) > 1 or not rows[0]:

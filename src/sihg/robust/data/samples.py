@@ -40,6 +40,9 @@ class Samples:
     def __len__(self) -> int:
         return len(self.y)
 
+    def __repr__(self) -> str:
+        return f"Samples({self.name!r}, {len(self)} of shape {self.shape}, {len(self.classes)} classes)"
+
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one sample."""
