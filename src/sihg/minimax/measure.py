@@ -1,6 +1,5 @@
 """Measure the distance to stationarity, the bound of Theorem 1, and estimates of the Lipschitz constants."""
 
-from dataclasses import replace
 from math import inf
 
 import torch
@@ -113,14 +112,9 @@ def estimate_constants(problem: Problem, *, iterations: int = 30, seed: int = 0)
     noise = 1e-6 * max(L11, L12, L22)  # differences of rounding, not of gradients
     L11, L22 = (0.0 if value < noise else value for value in (L11, L22))
     known = problem.constants
-    estimated = Constants(
-        L11=L11,
-        L12=max(L12, L12_block),
-        L12_block=L12_block,
-        L22=L22,
-        source="estimates at the start (local lower bounds)",
-    )
-    return replace(estimated, rho=known.rho, mu=known.mu)
+    source = "estimates at the start (local lower bounds)"
+    lipschitz = {"L11": L11, "L12": max(L12, L12_block), "L12_block": L12_block, "L22": L22}
+    return Constants(**lipschitz, rho=known.rho, mu=known.mu, source=source)
 
 
 def estimate_curvature(problem: Problem, *, iterations: int = 30, seed: int = 0) -> float:
