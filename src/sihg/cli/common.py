@@ -30,8 +30,7 @@ class CommandParser(argparse.ArgumentParser):
             message = f"{found[1]} needs a value"
         elif found:
             message = f"{found[1]}: {found[2]}"
-        problem, prog = message, self.prog
-        raise InputError("usage", problem=problem, prog=prog)
+        raise InputError("usage", problem=message, prog=self.prog)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse; flags that only a user's own method can know become settings, other unknown words raise InputError."""

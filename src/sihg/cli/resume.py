@@ -38,8 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from sihg.store.run_folder import RunFolder, locked
 
     for name in read_settings_arguments(args):
-        flag = f"--{name.replace('_', '-')}"
-        raise InputError("resume-settings", flag=flag)
+        raise InputError("resume-settings", flag=f"--{name.replace('_', '-')}")
     folder = RunFolder.open(args.folder)
     settings = read_run_settings(folder.config)
     count = _threads(folder, args.threads)

@@ -107,18 +107,6 @@ MEMORY_COLUMNS = (
 )
 
 
-class LogEntry(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
-    """Base of the lines of log.jsonl."""
-
-    epoch: int
-
-
-class WarningEntry(LogEntry, frozen=True, kw_only=True, tag="warning"):
-    """A warning that was given while training."""
-
-    text: str
-
-
 class Tally(msgspec.Struct, kw_only=True):
     """Sums over the epoch so far."""
 

@@ -160,7 +160,8 @@ class TrainingHistory(Sequence[MetricsRow]):
         return len(self._rows)
 
     def __repr__(self) -> str:
-        return f"TrainingHistory({', '.join([_count(len(self)), *_shown(self._rows[-1] if self else None)])})"
+        count = f"{len(self)} epoch{'' if len(self) == 1 else 's'}"
+        return f"TrainingHistory({', '.join([count, *_shown(self._rows[-1] if self else None)])})"
 
     def plot(self, path: str | Path | None = None) -> "Figure":
         """Draw loss, natural and robust accuracy against the epoch; training accuracy if nothing was held out.
@@ -220,10 +221,6 @@ class Trained:
     def __repr__(self) -> str:
         best = [] if self.best is None else [f"best epoch {self.best.epoch}"]
         return f"Trained({', '.join([self.stopped, *_shown(self.last), *best])})"
-
-
-def _count(epochs: int) -> str:
-    return f"{epochs} epoch{'' if epochs == 1 else 's'}"
 
 
 def _shown(row: MetricsRow | None) -> list[str]:
