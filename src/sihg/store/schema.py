@@ -31,7 +31,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
 
 
-# ---- a run: config.toml, environment.json, metrics.csv, memory.csv, log.jsonl, and the state in a checkpoint
+# ---- a run: config.toml, environment.json, metrics.csv, memory.csv, and the state in a checkpoint
 
 
 class RunConfig(Record, frozen=True, kw_only=True):
