@@ -77,7 +77,7 @@ class Probe:
     unit: float  # seconds of a pass per sample, among many
     found: Tensor  # which samples some attack of the evaluation broke
     start: float = 0.0  # seconds of a pass of few samples
-    attacks: list[tuple[PGD, Tensor, Tensor]] = field(default_factory=list)  # with the samples it attacked, and broke
+    tried: dict[object, tuple[PGD, Tensor, Tensor]] = field(default_factory=dict)  # which samples were attacked, broken
 
     def has_gradient(self) -> bool:
         """Return whether the model has a gradient; measure how long that of few samples takes, if time allows."""
@@ -100,7 +100,7 @@ class Probe:
         for outcome in outcomes:
             for attack in plans[outcome.attack].values() if not outcome.stages else ():
                 if type(attack) is PGD:  # a subclass may search in another way
-                    self.attacks.append((attack, outcome.attacked, outcome.broken))
+                    self.tried.setdefault(_settings(attack), (attack, outcome.attacked, outcome.broken))
 
     def rows(self, *attacks: PGD) -> Tensor | None:
         """Return the samples on which to compare attacks: all if they are known, else as many as time allows."""
@@ -131,26 +131,19 @@ class Probe:
 
     def known(self, fits: Callable[[int, int], bool], otherwise: PGD) -> PGD:
         """Return the shortest usual PGD of the evaluation whose steps and restarts fit, or another one."""
-        found = [
-            attack
-            for attack, seen, _ in self.attacks
-            if fits(attack.steps, attack.restarts) and bool(seen.all()) and _kind(attack) == _kind(otherwise)
-        ]
+        kind = _settings(otherwise)[2:]
+        whole = [attack for attack, seen, _ in self.tried.values() if bool(seen.all())]
+        found = [a for a in whole if fits(a.steps, a.restarts) and _settings(a)[2:] == kind]
         return min(found, key=lambda attack: attack.steps * attack.restarts, default=otherwise)
 
     def _seen(self, attack: PGD) -> tuple[Tensor, Tensor]:
-        settings = (attack.steps, attack.restarts, *_kind(attack))
-        for other, seen, broken in self.attacks:
-            if (other.steps, other.restarts, *_kind(other)) == settings:
-                return seen, broken
         nothing = torch.zeros(len(self.samples), dtype=torch.bool)
-        self.attacks.append((attack, nothing, nothing.clone()))
-        return self.attacks[-1][1:]
+        return self.tried.setdefault(_settings(attack), (attack, nothing, nothing.clone()))[1:]
 
 
-def _kind(attack: PGD) -> tuple[object, ...]:
-    """Return what tells two attacks of the same steps and restarts apart."""
-    return attack.eps, attack.step_size, attack.last_iterate, attack.random_start
+def _settings(attack: PGD) -> tuple[object, ...]:
+    """Return what tells attacks in one norm and within one pair of bounds apart."""
+    return attack.steps, attack.restarts, attack.eps, attack.step_size, attack.last_iterate, attack.random_start
 
 
 def _check_one_step(probe: Probe) -> Check | None:
