@@ -13,7 +13,7 @@ import pytest
 from sihg.experiments.grid import Cell, Grid
 from sihg.experiments.grid_summary import GridWarning, collect_warnings, summarise
 from sihg.robust.training.fit import new_folder
-from sihg.store.run_folder import GRID, locked
+from sihg.store.run_folder import GRID, RunFolder, locked
 from sihg.store.tables import Table
 from tests.refused import refused
 from tests.robust.small import settings
@@ -184,6 +184,19 @@ def test_other_settings_are_refused(change: Callable[[Grid], Grid], names: list[
     with refused("grid-settings-differ"):
         change(made).check()
     assert (tmp_path / GRID).read_bytes() == before
+
+
+def test_a_run_with_other_threads_is_refused(tmp_path: Path) -> None:
+    """Sums of floats depend on their number, so the grid would mix two kinds of results."""
+    made = grid(tmp_path)
+    opened(made)
+    cell = made.cells()[1]
+    finish(cell, 0.5)
+    RunFolder(cell.folder).write_environment(threads=made.threads)
+    made.check()
+    RunFolder(cell.folder).write_environment(threads=made.threads + 1)
+    with refused("grid-settings-differ", settings=("threads",), folder=cell.folder):
+        made.check()
 
 
 def test_runs_of_other_settings_are_refused_even_without_the_grids_file(tmp_path: Path) -> None:

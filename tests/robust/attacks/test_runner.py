@@ -12,6 +12,7 @@ from sihg.robust.attacks import PGD, Attack, Natural, Noise
 from sihg.robust.attacks import runner as cascade
 from sihg.robust.attacks.registry import build_plan
 from sihg.robust.attacks.runner import attack_parts, join_outcomes, run_attacks
+from sihg.robust.attacks.search import check_points
 from sihg.robust.data.samples import Samples, as_samples
 from sihg.robust.evaluation.evaluate import evaluate
 from sihg.robust.gradients import margins
@@ -137,3 +138,13 @@ def test_no_gradient_is_told_from_other_failures() -> None:
         run_attacks(Failing(None), on_a_line(), plans)
     with pytest.raises(RuntimeError, match="out of memory"):
         run_attacks(Failing(RuntimeError("out of memory")), on_a_line(), plans)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_points_may_leave_the_ball_by_rounding_only(norm: str) -> None:
+    x, ball, numbers = torch.full((3, 4), 0.5), Ball(0.1, norm), torch.tensor([7, 8, 9])
+    step = torch.zeros_like(x)
+    step[1, 2] = 0.1
+    check_points("mine", ball, x, x + step * (1 + 1e-6), numbers)
+    with refused("points-outside-ball", row=8, name="mine", eps=0.1):
+        check_points("mine", ball, x, x + step * (1 + 1e-4), numbers)
