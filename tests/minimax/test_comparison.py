@@ -88,3 +88,10 @@ def test_an_interrupted_method_is_the_last(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(Comparison, "run", run)
     compare(problem, ["gda", "mgda"], iterations=3)
     assert ran == ["gda"]
+
+
+def test_methods_are_a_list_or_text() -> None:
+    listed = compare("matrix-game", ["ssi-hg", "gda"], iterations=3)
+    assert [row.method for row in compare("matrix-game", "ssi-hg, gda", iterations=3).methods] == [
+        row.method for row in listed.methods
+    ]

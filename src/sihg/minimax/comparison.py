@@ -23,7 +23,7 @@ from sihg.minimax.history import History
 from sihg.minimax.problem import Problem
 from sihg.minimax.solve import Result, Run
 from sihg.minimax.solvers import method_class
-from sihg.parse import Value
+from sihg.parse import Value, parse_names
 from sihg.store.run_folder import describe_environment
 from sihg.store.schema import SolveConfig, SolveField, SolveRow, SolveSummary
 from sihg.user_code import load_callable
@@ -47,13 +47,15 @@ class CompareSettings(TypedDict, total=False):
     overwrite: bool
 
 
-def compare(problem: Source, methods: Sequence[str] = ("ssi-hg",), **settings: Unpack[CompareSettings]) -> SolveSummary:
+def compare(
+    problem: Source, methods: str | Sequence[str] = ("ssi-hg",), **settings: Unpack[CompareSettings]
+) -> SolveSummary:
     """Run several methods on one problem and summarise where they get to.
 
     Args:
         problem: A name of the zoo, a callable as "package.module:make" or "path.py:make" that returns a `Problem`, or
             the problem itself.
-        methods: Names in `METHODS`.
+        methods: Names in `METHODS`, a list or text such as "ssi-hg,gda".
         **settings: options: Options of a named problem, such as {"n": 16}.
             iterations: The number of iterations of each method (default: 2000).
             seed: The seed of the drawn blocks (default: 0).
@@ -97,7 +99,7 @@ class Comparison:
         self.in_plane = benchmark.problem.w0.numel() == benchmark.problem.delta0.numel() == 1
 
     @staticmethod
-    def new(problem: Source, methods: Sequence[str], **settings: Unpack[CompareSettings]) -> "Comparison":
+    def new(problem: Source, methods: str | Sequence[str], **settings: Unpack[CompareSettings]) -> "Comparison":
         """Prepare a comparison; its folder must be free."""
         folder, iterations = settings.get("folder"), settings.get("iterations", 2000)
         files = SolveFolder(Path(folder)) if folder else None
@@ -108,7 +110,7 @@ class Comparison:
         config = SolveConfig(
             problem=problem if isinstance(problem, str) else benchmark.name,
             options=options,
-            methods=tuple(dict.fromkeys(methods)),
+            methods=tuple(parse_names(methods)),
             iterations=iterations,
             seed=settings.get("seed", 0),
             tolerance=settings.get("tolerance"),

@@ -188,3 +188,13 @@ def test_a_class_without_the_base_is_refused(tmp_path: Path) -> None:
     file.write_text("from dataclasses import dataclass\n@dataclass\nclass Bare:\n    def step(self): ...\n")
     with refused("method-base"):
         sihg.fit(model(), digits(), method=f"{file}:Bare", eps=0.1, epochs=1)
+
+
+def test_a_class_without_a_step_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "empty.py"
+    path.write_text(
+        "from dataclasses import dataclass\nfrom sihg.robust.methods import AdversarialMethod\n\n\n"
+        "@dataclass(kw_only=True)\nclass Empty(AdversarialMethod):\n    pass\n"
+    )
+    with refused("method-class", name=f"{path}:Empty"):
+        sihg.fit(nn.Flatten(), digits(20), method=f"{path}:Empty", eps=0.1, epochs=1)
