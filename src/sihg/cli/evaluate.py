@@ -24,7 +24,7 @@ EPILOG = """examples:
   sihg evaluate runs/first --attacks square-1000,noise,transfer:runs/pgd --samples 1000
   sihg evaluate weights.safetensors --model preact-resnet18 --data cifar10 --eps 8/255
 
-attacks (R: restarts, each on the samples that still hold):
+attacks (R: restarts, each on the samples that are not broken yet):
 """
 EPILOG += "".join(f"  {form:22} {about}\n" for form, about in ATTACK_FORMS.items())
 EPILOG += """

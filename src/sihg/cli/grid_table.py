@@ -18,7 +18,7 @@ Costs = Mapping[str, Mapping[str, float]]  # seconds per phase, by method
 
 
 def listing(grid: Grid, costs: Costs, jobs: int, *, as_json: bool) -> str:
-    """List the cells, how far each is, and how long the rest takes."""
+    """List the cells, the progress of each, and how long the rest takes."""
     cells = grid.cells()
     seconds = [cell.remaining(costs.get(cell.method, {})) for cell in cells]
     total = schedule_length([remaining for remaining in seconds if remaining], jobs)

@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: Its words, such as ["train", "--out", "runs/first"] (default: those of the process).
     Returns:
-        The exit code: 0 done, 1 a part of it failed, 2 a mistake in what was asked, 130 interrupted.
+        The exit code: 0 done, 1 a part of it failed, 2 invalid input, 130 interrupted.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:

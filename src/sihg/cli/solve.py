@@ -56,7 +56,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
     how.add_argument("--seed", type=count, metavar="S", help="seed of the drawn blocks (default: 0)")
     for name, meaning in (("sigma", "step size of w"), ("tau", "step size of delta"), ("theta", "extrapolation")):
         how.add_argument(f"--{name}", type=number, metavar="X", help=f"{meaning} (default: by the theorem)")
-    how.add_argument("--record-every", type=count, metavar="N", help="measure every N iterations (default: 500 times)")
+    how.add_argument(
+        "--record-every",
+        type=count,
+        metavar="N",
+        help="measure every N iterations (default: iterations / 500, from 1 to 100)",
+    )
     out = parser.add_argument_group("output")
     out.add_argument("--json", action="store_true", help="print the summary as JSON instead of a table")
     out.add_argument("--out", type=Path, metavar="DIR", help="write histories, states, figures and a page to DIR")

@@ -1,4 +1,4 @@
-"""A grid of runs, methods times seeds, in one folder: which cells it has, and how far each is."""
+"""A grid of runs, methods times seeds, in one folder: which cells it has, and the progress of each."""
 
 import os
 from collections.abc import Iterator, Mapping

@@ -26,7 +26,7 @@ Costs = dict[str, dict[str, float]]  # seconds per phase, by method
 
 @dataclass(frozen=True)
 class GridResult:
-    """What a grid came to.
+    """The result of a grid.
 
     Args:
         grid: The grid.

@@ -70,7 +70,7 @@ class Environment(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class MetricsRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of metrics.csv: what one epoch came to. Accuracies are shares from 0 to 1."""
+    """A row of metrics.csv: the metrics of one epoch. Accuracies are shares from 0 to 1."""
 
     epoch: int
     step: int
@@ -189,7 +189,7 @@ def count_results(checks: Sequence[Check]) -> str:
 
 
 class AttackRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How the samples fared under one attack; `low` and `high` are the 95 % interval of the accuracy."""
+    """The result of one attack; `low` and `high` are the 95 % interval of the accuracy."""
 
     attack: str
     accuracy: float
@@ -290,7 +290,7 @@ class GridConfig(Record, frozen=True, kw_only=True):
 
 
 class SolveConfig(Record, frozen=True, kw_only=True):
-    """What `sihg solve` was asked."""
+    """The settings of a `sihg solve`."""
 
     problem: str
     options: dict[str, Value]
@@ -303,7 +303,7 @@ class SolveConfig(Record, frozen=True, kw_only=True):
 
 
 class SolveRow(Record, frozen=True, kw_only=True):
-    """Where one method got to."""
+    """The final result of one method."""
 
     method: str
     iterations: int
@@ -322,7 +322,7 @@ class SolveRow(Record, frozen=True, kw_only=True):
 
 
 class SolveSummary(Record, frozen=True, kw_only=True):
-    """Where all methods got to."""
+    """The final results of all methods."""
 
     problem: str
     about: str

@@ -138,7 +138,7 @@ def _guide(tracks: Sequence[Track]) -> float | None:
 
 
 def _draw(axes: Axes, track: Track, place: float, zorder: float, thick: bool) -> None:
-    """Draw the line and a few markers at places of its own, so that equal curves can be told apart."""
+    """Draw the line and a few markers at different positions for each curve, so that equal curves can be told apart."""
     colour, marker = look(track.run.row.method)
     kept = thin_curve(track.x, track.y)
     finite = np.where(np.isfinite(track.y), track.y, np.nan)

@@ -72,7 +72,7 @@ class PageCell(NamedTuple):
 
 
 class PageRow(NamedTuple):
-    """A row: its colour is "" for no mark, and None for a row of other people's numbers."""
+    """A row: its colour is "" for no mark, and None for a row of published results."""
 
     name: Markup
     colour: str | None

@@ -108,7 +108,7 @@ def _trial_tables(entries: Sequence[Entry]) -> list[PageTable | None]:
 
 
 def _settings_table(entries: Sequence[Entry]) -> PageTable | None:
-    """Compare the settings of entries; the longer list goes down."""
+    """Compare the settings of entries; the longer list forms the rows."""
     different = compare_settings([entry.trials[0] for entry in entries])[1]
     seeds = [", ".join(setting_text(run.settings.get("seed")) for run in entry.trials) for entry in entries]
     different |= {"seed": [*seeds]} if len(set(seeds)) > 1 else {}

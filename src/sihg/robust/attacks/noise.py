@@ -1,4 +1,4 @@
-"""Noise: the cheapest attack of all, to which a robust model should not fall."""
+"""Noise: the cheapest attack of all, the cheapest attack."""
 
 from dataclasses import dataclass
 from functools import partial

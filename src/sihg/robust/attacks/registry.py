@@ -82,7 +82,7 @@ def plan_attacks(
         elif not radii:
             stages = build_plan(attack, ball, last_iterate=last_iterate, source=source)
             plans[name] = stages if len(stages) > 1 else {name: next(iter(stages.values()))}
-        else:  # a larger ball holds whatever breaks in a smaller one
+        else:  # a sample broken in a small ball is broken in every larger one
             curve: dict[str, Attack] = {}
             for eps in radii:
                 inside = type(ball)(eps, ball.norm, ball.bounds)
@@ -197,7 +197,7 @@ def _sha256_of_source(found: Any) -> str:
 
 
 def attack_names(attacks: Attacks) -> list[str]:
-    """Return the names in "a,b" or in a sequence; a dict is refused, since its attacks have one radius."""
+    """Return the names in "a,b" or in a sequence; raise InputError for a dict: its attacks have a fixed radius."""
     if isinstance(attacks, Mapping) or not isinstance(attacks, str | Sequence):
         raise InputError("attacks-type", kind=type(attacks).__name__)
     for kind in (type(name).__name__ for name in attacks if not isinstance(name, str)):

@@ -29,7 +29,7 @@ ROWS_PER_LOOK = 4096  # samples converted to floats at once
 
 @dataclass(eq=False)
 class Outcome:
-    """How the samples fared under an attack; in a cascade, under it and those before."""
+    """The result of an attack per sample; in a cascade, under it and those before."""
 
     attack: str
     attacked: Tensor  # which samples were attacked
@@ -55,7 +55,7 @@ class Outcome:
 
     @property
     def accuracy(self) -> float:
-        """The share of samples that hold."""
+        """The share of samples that are not broken."""
         return int((~self.broken).sum()) / len(self.broken)
 
     def add(self, numbers: Tensor, verdict: Verdict, seconds: float) -> None:

@@ -161,7 +161,7 @@ def evaluate_run(
 
 
 def find_targets(paths: Sequence[Path], request: EvaluationRequest, *, out: Path | None = None) -> list[Target]:
-    """Read the weights at each path and name their records, before hours of work that would have no place."""
+    """Read the weights at each path and name their records, so that errors appear before the attacks start."""
     targets = []
     for path in paths:
         weights = _read_weights(path, request)

@@ -200,7 +200,7 @@ class RadiusCurve(Findings):
     """
 
     def accuracy(self, attack: str) -> tuple[float, ...]:
-        """Return the accuracy at each radius: the share of samples that hold there and at all smaller radii."""
+        """Return the accuracy at each radius: the share of samples not broken at this radius or a smaller one."""
         return _curve_row(self[attack], self.radii).accuracy
 
     def rows(self) -> tuple[CurveRow, ...]:

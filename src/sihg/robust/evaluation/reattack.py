@@ -175,7 +175,8 @@ def _check_radius(probe: Probe) -> Check | None:
         if _more_broken(a, b):
             message = (
                 f"accuracy rises from {1 - _share(a):.1%} to {1 - _share(b):.1%} as eps grows from {small:g} to "
-                f"{large:g}: the attack misses what a smaller ball has, gradients are masked; trust square"
+                f"{large:g}: the attack misses adversarial examples that exist in a smaller ball, so gradients are "
+                "masked; trust square"
             )
             return Check("radius", "warning", message)
     n, held = len(rows), 1 - _share(broken[-1])

@@ -20,7 +20,7 @@ LossTransform = Callable[[Tensor], Tensor]
 
 
 class Optimizer(Protocol):
-    """What a method asks of an optimiser; every torch optimiser has it.
+    """The interface that a method needs from an optimiser; every torch optimiser has it.
 
     Args:
         *args: As the optimiser takes them.
@@ -33,7 +33,7 @@ class Optimizer(Protocol):
         ...
 
     def step(self) -> Any:
-        """Use them."""
+        """Update the weights with the gradients."""
         ...
 
 

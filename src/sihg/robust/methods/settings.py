@@ -97,7 +97,7 @@ class AdversarialSettings(MethodSettings):
 
     eps: float = field(metadata={"help": "radius of the ball, such as 8/255"})
     norm: str = setting("linf", "norm of the ball: linf or l2")
-    bounds: Bounds = setting((0.0, 1.0), "x + delta stays within them; none: the paper's literal ball")  # noqa: RUF009
+    bounds: Bounds = setting((0.0, 1.0), "range of x + delta; none for no limits, as in the paper")  # noqa: RUF009
     ramp: float = setting(0.0, "epochs over which the radius grows linearly from 0 to eps", least=0)
 
     def __post_init__(self) -> None:
@@ -137,7 +137,7 @@ class PGDSettings(AdversarialSettings):
 
 @dataclass(kw_only=True)
 class DATSettings(AdversarialSettings):
-    """PGD AT whose samples stop as soon as their attack is strong enough for the time of training."""
+    """PGD AT in which a sample stops once its attack is strong enough for the current epoch."""
 
     steps: int = setting(10, "ascent steps T at most", least=1)
     step_size: float | None = setting(None, STEP_SIZE, above=0)
@@ -147,7 +147,7 @@ class DATSettings(AdversarialSettings):
     )
     fosc: str = setting(
         "bounded",
-        "bounded: of the linf ball within its bounds; published: of the ball alone",
+        "set over which FOSC is computed: bounded (ball cut by the data's bounds) or published (ball without bounds)",
         choices=("bounded", "published"),
     )
     weighted: bool = setting(False, "weight samples by their loss from the second epoch on, as the authors' code does")
@@ -155,7 +155,7 @@ class DATSettings(AdversarialSettings):
 
 @dataclass(kw_only=True)
 class YOPOSettings(AdversarialSettings):
-    """M full passes per batch; after each, N ascent steps that go through the first part of the network alone."""
+    """M full passes per batch; after each, N ascent steps through the first layer only."""
 
     outer: int = setting(10, "full passes M per batch", least=1)
     inner: int = setting(5, "ascent steps N through the stem after each", least=0)
@@ -176,7 +176,7 @@ class TRADESSettings(AdversarialSettings):
 
 @dataclass(kw_only=True)
 class IBPSettings(AdversarialSettings):
-    """Train on the images as they are and, for a share of the loss, on what interval bounds of the ball allow."""
+    """Train on the images; a share of the loss is computed from interval bounds of the ball."""
 
     interval: float = setting(0.5, INTERVAL, least=0, most=1)
 

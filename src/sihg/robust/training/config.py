@@ -68,12 +68,12 @@ class Settings:
     width: float = setting(1.0, "factor on the number of channels")
     eps: float = setting(0.25, "radius of the ball, such as 8/255; for your own data there is no default")
     norm: str = setting("linf", "norm of the ball: linf or l2")
-    bounds: tuple[float, float] | None = setting((0.0, 1.0), "x + delta stays within them; none: the literal ball")
+    bounds: tuple[float, float] | None = setting((0.0, 1.0), "range of x + delta; none for no limits")
     epochs: int = setting(20, "how often every sample is visited", least=1)
     batch_size: int = setting(50, "samples per step", least=1)
     seed: int = setting(0, "seed of the weights, the order and all noise")
     flip: bool = setting(False, "augment: flip left and right at random")
-    crop: int = setting(0, "augment: shift at random by up to so many pixels", least=0)
+    crop: int = setting(0, "augment: shift at random by at most this number of pixels", least=0)
     ema: float = setting(
         0.0, "decay of an exponential average of the weights, which is then evaluated (0: no average)", least=0, below=1
     )

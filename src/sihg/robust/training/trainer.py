@@ -85,7 +85,7 @@ class Trainer:
         return Trained(model, history, self.progress.best, self.warnings, finished, stopped, last)
 
     def events(self) -> Generator[Event, None, None]:
-        """Train, and yield what happens. Whoever closes this early can go on with another call."""
+        """Train, and yield what happens. If the generator is closed early, another call continues."""
         self._saved_time = time.monotonic()
         keep_freed_memory()
         with torch.random.fork_rng(), stop_on_interrupt() as stop_asked:
@@ -100,7 +100,7 @@ class Trainer:
                     return
 
     def _train_epoch(self, stop_asked: Callable[[], bool]) -> Iterator[Event]:
-        """Train on the rest of an epoch, or until a stop is asked for."""
+        """Train on the rest of an epoch, or until a stop is requested."""
         here, settings, steps = self.progress, self.prepared.settings, self.prepared.steps
         self.model.train()
         for batch in epoch_batches(
@@ -183,7 +183,7 @@ class Trainer:
 
     @contextmanager
     def _dated_errors(self) -> Iterator[None]:
-        """Add to a NotFiniteError when it happened and what helps."""
+        """Add the epoch, the learning rate and a remedy to a NotFiniteError."""
         try:
             yield
         except NotFiniteError as error:
