@@ -149,6 +149,13 @@ def opened(made: Grid) -> None:
         pass
 
 
+@pytest.mark.parametrize(("epochs", "state"), [(1, "1 of 3 epochs"), (2, "2 of 3 epochs"), (3, "done")])
+def test_a_cell_is_trained_after_its_last_epoch(epochs: int, state: str, tmp_path: Path) -> None:
+    cell = grid(tmp_path).cells()[0]
+    finish(cell, 0.5, epochs=epochs)
+    assert cell.state() == state
+
+
 def test_settings_are_kept_and_methods_and_trials_may_be_added(tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "g"
     opened(grid(folder, "pgd"))

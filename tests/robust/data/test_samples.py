@@ -1,5 +1,6 @@
 """Samples, what they are made from, and what is refused."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from sihg.robust.data import (
     stratified_split,
     stratified_subset,
 )
-from sihg.robust.data.samples import as_pixels
+from sihg.robust.data.samples import as_pixels, stratified_rows
 from tests.refused import refused
 
 
@@ -155,3 +156,10 @@ def test_samples_are_compared_by_identity() -> None:
     x: Tensor = torch.ones(1)
     one, other = (Samples(x, torch.zeros(1, dtype=torch.int64), ("0",), "a") for _ in range(2))
     assert one != other
+
+
+def test_the_rows_of_a_smaller_subset_are_among_those_of_a_larger_one() -> None:
+    samples = as_samples((torch.zeros(60, 2), torch.arange(60) % 7 % 3))
+    rows = [set(stratified_rows(samples, n, seed=2).tolist()) for n in range(1, 61)]
+    assert [len(some) for some in rows] == list(range(1, 61))
+    assert all(small < large for small, large in pairwise(rows))

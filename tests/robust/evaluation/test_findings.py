@@ -327,3 +327,14 @@ def test_a_proof_does_not_replace_the_points_of_attacks() -> None:
         assert found.points is not None
         assert alone.points is not None
         assert torch.equal(found.points, alone.points)
+
+
+def test_samples_without_a_proof_are_not_broken() -> None:
+    """The robust accuracy counts what attacks broke; a proof alone is a lower bound of it."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    data = (digits().floats(), model(digits().floats()).argmax(1))
+    found = sihg.evaluate(model, data, eps=EPS, attacks="natural,certified")
+    assert found["certified"].accuracy < 1
+    assert found.accuracy == 1
+    alone = sihg.evaluate(model, data, eps=EPS, attacks="certified")
+    assert alone.accuracy == found["certified"].accuracy

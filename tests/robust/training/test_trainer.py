@@ -370,3 +370,11 @@ def test_a_best_checkpoint_needs_held_out_samples(tmp_path: Path) -> None:
         load(tmp_path, checkpoint="best")
     with refused("unknown-checkpoint", name="first"):
         load(tmp_path, checkpoint="first")
+
+
+def test_each_step_seeds_the_draws_of_the_model_anew() -> None:
+    run = trainer(settings(method="natural", epochs=2))
+    seeds: list[int] = []
+    run.model.register_forward_pre_hook(lambda *_: seeds.append(torch.initial_seed()))
+    run.run()
+    assert len(set(seeds)) == 2 * STEPS
