@@ -18,9 +18,9 @@ class SihgError(Exception):
     """
 
     def __init__(self, code: str, /, **values: object) -> None:
-        message = messages().get(code)
-        super().__init__(code if message is None else message.format(**values))
-        self.code, self.values = "" if message is None else code, values
+        is_text = code not in messages() or (not values and "{" in messages()[code])  # a user's own words
+        super().__init__(code if is_text else messages()[code].format(**values))
+        self.code, self.values = "" if is_text else code, values
 
     def within(self, place: object) -> Self:
         """Put the name of a file or the like before the message, and return the error."""

@@ -143,3 +143,9 @@ list(Launcher(2).run(jobs))
     for output in outputs:
         with output:
             assert output.read() == "stopped well\n"  # and the end, so the process is gone
+
+
+def test_a_job_that_removes_its_log_ends(tmp_path: Path) -> None:
+    log = tmp_path / "tidy" / "output.log"
+    ended = ends(run(Launcher(1), make_job(tmp_path, "tidy", f"import os; os.remove({str(log)!r})")))
+    assert (ended["tidy"].code, "its log cannot be read" in ended["tidy"].reason) == (0, True)

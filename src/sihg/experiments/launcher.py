@@ -111,7 +111,13 @@ class Launcher:
         pipe = subprocess.PIPE
         with job.log.open("ab") as log:
             child = subprocess.Popen(
-                job.command, stdin=pipe, stdout=pipe, stderr=log, text=True, start_new_session=True
+                job.command,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=log,
+                encoding="utf-8",
+                errors="replace",
+                start_new_session=True,
             )
         self._running[job.name] = child
         threading.Thread(target=self._read, args=(job, child), daemon=True).start()
@@ -134,6 +140,10 @@ class Launcher:
 def _reason(code: int, log: Path) -> str:
     """Return the signal that ended a process, or the last line of its log with text."""
     if code < 0:
-        return f"killed by {signal.Signals(-code).name}"
-    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+        known = {number.value: number.name for number in signal.Signals}
+        return f"killed by {known.get(-code, f'signal {-code}')}"
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError as error:
+        return f"its log cannot be read ({error.strerror or error})"
     return next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")

@@ -24,6 +24,7 @@ from sihg.robust.attacks import (
     Transfer,
 )
 from sihg.robust.attacks.registry import ATTACK_FORMS, build_attack, build_plan, describe_plans, plan_attacks
+from sihg.robust.evaluation import evaluate
 from sihg.robust.threat import Ball
 from tests.refused import refused
 from tests.robust.methods.nets import net, samples
@@ -195,3 +196,11 @@ def test_what_may_have_been_meant(name: str, meant: str | None) -> None:
         build_attack(name, Ball(0.1))
     assert (f"(did you mean {meant!r}?)" in str(caught.value)) == (meant is not None)
     assert ("did you mean" in str(caught.value)) == (meant is not None)
+
+
+def test_a_class_that_is_in_no_file_cannot_be_resumed(tmp_path: Path) -> None:
+    names: dict[str, Any] = {"__name__": "nowhere"}
+    exec("from sihg.robust.attacks import PGD\n\n\nclass Mine(PGD):\n    pass\n", names)
+    x, y = torch.rand(4, 3), torch.arange(4) % 2
+    with refused("resume-function", name="Mine"):
+        evaluate(torch.nn.Linear(3, 2), (x, y), eps=0.1, attacks={"mine": names["Mine"](eps=0.1)}, resume=tmp_path)

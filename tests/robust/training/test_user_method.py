@@ -198,3 +198,17 @@ def test_a_class_without_a_step_is_refused(tmp_path: Path) -> None:
     )
     with refused("method-class", name=f"{path}:Empty"):
         sihg.fit(nn.Flatten(), digits(20), method=f"{path}:Empty", eps=0.1, epochs=1)
+
+
+@pytest.mark.parametrize("extra", ["{}", "{'drift': float('nan')}"])
+def test_a_column_without_a_number_is_refused(tmp_path: Path, extra: str) -> None:
+    path = tmp_path / "drifting.py"
+    path.write_text(
+        "from dataclasses import dataclass, replace\nfrom sihg.robust.methods import AdversarialMethod\n"
+        "from sihg.robust.methods.base import train_on\n\n\n"
+        "@dataclass(kw_only=True)\nclass Drifting(AdversarialMethod):\n"
+        "    columns = ('drift',)\n\n    def step(self, model, batch, optimizer):\n"
+        f"        return replace(train_on(model, batch, batch.x, optimizer, passes=0), extra={extra})\n"
+    )
+    with refused("method-column", name="drift"):
+        sihg.fit(model(), digits(), method=f"{path}:Drifting", eps=0.1, epochs=1)

@@ -184,14 +184,17 @@ def describe_plans(plans: Mapping[str, Plan]) -> dict[str, dict[str, str]]:
 
 def _describe(attack: "Attack") -> str:
     own = [kind for kind in type(attack).__mro__ if kind.__module__.split(".")[0] not in ("sihg", "abc", "builtins")]
-    return " ".join([repr(attack), *map(_sha256_of_source, own)])
+    sums = [_sha256_of_source(kind) for kind in own]
+    if "" in sums:  # a changed class could not be recognised
+        raise InputError("resume-function", name=type(attack).__name__)
+    return " ".join([repr(attack), *sums])
 
 
 def _sha256_of_source(found: Any) -> str:
     """Return the SHA-256 of the file of a function or class; empty if there is none."""
     try:
         file = Path(inspect.getsourcefile(found) or "")
-    except TypeError:  # a builtin, or an object that is neither
+    except (TypeError, OSError):  # a builtin, or written where no file is
         return ""
     return sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
 

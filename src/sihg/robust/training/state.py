@@ -1,6 +1,7 @@
 """The state of a run: progress, tables, checkpoints; saved, and restored after any interruption."""
 
 import json
+import math
 from collections.abc import Mapping
 from functools import cached_property
 from hashlib import sha256
@@ -66,7 +67,10 @@ class TrainingState:
         tally.moved = _add(tally.moved, log.moved, samples)
         tally.saturated = _add(tally.saturated, log.saturated, samples)
         tally.constant += int(log.predicted.max())
-        for name, value in log.extra.items():
+        for name in self.prepared.method.columns:
+            value = log.extra.get(name, math.nan)
+            if not math.isfinite(value):
+                raise InputError("method-column", name=name, value=log.extra.get(name))
             tally.extra[name] = tally.extra.get(name, 0.0) + value * samples
         self.progress.passes += log.passes
 
