@@ -29,7 +29,7 @@ def test_equal_trials_have_an_interval_of_width_zero() -> None:
     assert welch(Spread(0.5, 0.0, 2), Spread(0.25, 0.0, 3)) == (0.25, 0.25, 0.25)
     known = spread([0.25, 0.75, None])
     assert known is not None
-    assert known.n == 2  # what has no number is no trial
+    assert known.n == 2  # a trial without a number is left out
 
 
 def test_messages_that_differ_only_in_numbers_are_one_group() -> None:

@@ -235,7 +235,7 @@ def _has(method: str, setting: str) -> bool:
 
 
 def _write_page(folder: Path) -> tuple[Path | None, str]:
-    """Write the report of the runs; return its path, or why there is none."""
+    """Write the report of the runs; return its path, or the reason why it could not be written."""
     from sihg.report.read.runs import run_folders
     from sihg.report.training_report import report_training
 

@@ -168,7 +168,7 @@ def test_another_method_keeps_what_it_has_too() -> None:
     assert (after.epochs, after.optimizer, after.schedule) == (9, before.optimizer, before.schedule)
     assert before.with_values({"method": "msi-hg"}) == before
     other = before.with_values({"optimizer": "adam", "schedule": "constant"})
-    assert other.optimizer == Choice("adam", {"weight_decay": 0.01})  # an lr of SGD is none of Adam
+    assert other.optimizer == Choice("adam", {"weight_decay": 0.01})  # the lr of SGD does not carry over to Adam
     assert other.schedule == Choice("constant")
     assert other.method == before.method
 

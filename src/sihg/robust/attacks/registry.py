@@ -191,7 +191,7 @@ def _describe(attack: "Attack") -> str:
 
 
 def _sha256_of_source(found: Any) -> str:
-    """Return the SHA-256 of the file of a function or class; empty if there is none."""
+    """Return the SHA-256 of the file of a function or class; empty if it is in no file."""
     try:
         file = Path(inspect.getsourcefile(found) or "")
     except (TypeError, OSError):  # a builtin, or written where no file is

@@ -54,7 +54,7 @@ class Threshold(nn.Module):
 
 
 def threshold_of(model: nn.Module) -> Threshold:
-    """Return the first threshold of a model; raise InputError if there is none, or if two differ."""
+    """Return the first threshold of a model; raise InputError if it has no threshold, or if two differ."""
     found = [module for module in model.modules() if isinstance(module, Threshold)]
     if not found:
         raise InputError("no-threshold", type=type(model).__name__)
