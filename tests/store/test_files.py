@@ -9,7 +9,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from sihg.store.files import make_folder, write_arrays, write_bytes, write_text
+from sihg.store.arrays import write_arrays
+from sihg.store.files import make_folder, write_bytes, write_text
 from sihg.store.run_folder import describe_environment
 from tests.refused import refused
 from tests.store.disk_calls import record_disk_calls

@@ -3,7 +3,8 @@
 Checkpoints hold tensors and so need torch: they are in `sihg.store.checkpoint`.
 """
 
-from sihg.store.files import from_toml, to_toml, write_arrays, write_bytes, write_text
+from sihg.store.arrays import read_arrays, write_arrays
+from sihg.store.files import from_toml, to_toml, write_bytes, write_text
 from sihg.store.run_folder import InUseError, RunFolder, locked
 from sihg.store.tables import JsonLines, Table, read_json_lines, read_table
 
@@ -14,6 +15,7 @@ __all__ = [
     "Table",
     "from_toml",
     "locked",
+    "read_arrays",
     "read_json_lines",
     "read_table",
     "to_toml",

@@ -3,21 +3,21 @@
 import datetime
 import os
 import secrets
+import stat
 import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import tomli_w
 
 from sihg.errors import InputError
 
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+MAX_TEXT_BYTES = 2**28  # of a record, a table or a log; larger files are refused before they are read
+MAX_TOML_BYTES = 2**22
 _TOML_TYPES = (str, int, float, datetime.date, datetime.time)  # bool is an int, datetime a date
 
 
@@ -51,26 +51,6 @@ def write_text(path: str | Path, text: str) -> Path:
         'eps = 8/255'
     """
     return write_bytes(path, text.encode())
-
-
-def write_arrays(path: str | Path, arrays: "Mapping[str, ArrayLike]", *, compressed: bool = True) -> Path:
-    """Write arrays to an .npz file as `write_bytes` does.
-
-    Args:
-        path: The file. Missing parent folders are made.
-        arrays: The arrays by name.
-        compressed: Whether to spend time on a smaller file.
-    Returns:
-        The path.
-    Example:
-        >>> write_arrays("a.npz", {"margin": [0.5, -1.0]}).name
-        'a.npz'
-    """
-    import numpy as np
-
-    with _replacing(Path(path)) as file:
-        (np.savez_compressed if compressed else np.savez)(file, **arrays)  # type: ignore[arg-type]
-    return Path(path)
 
 
 @contextmanager
@@ -107,19 +87,74 @@ def make_parents(path: Path) -> None:
     """Make the missing folders above `path` durably."""
     if not path.parent.is_dir():
         make_parents(path.parent)
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(exist_ok=True)  # raises FileExistsError if it is a file
         sync_folder(path.parent.parent)
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and check that files can be written there, before the work whose results it takes."""
+    """Make a folder durably and check that files can be written there, before the work whose results it takes."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        make_parents(path / "any")
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
         why = "it is a file" if isinstance(error, FileExistsError) else error.strerror or error
         raise InputError("cannot-write-folder", path=path, why=why) from error
+
+
+def read_regular(path: str | Path, limit: int = MAX_TEXT_BYTES) -> bytes:
+    """Read a regular file; a pipe or a device, at which reading may never end, is refused, and so is a huge file.
+
+    Args:
+        path: The file. It may be a link to a regular file.
+        limit: The most bytes that it may have.
+    Returns:
+        Its bytes.
+    Raises:
+        InputError: It is not a regular file ("not-a-regular-file") or too large ("file-too-large").
+        OSError: It cannot be read.
+    Example:
+        >>> read_regular(write_text("a.txt", "eps"))
+        b'eps'
+    """
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with os.fdopen(handle, "rb") as file:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            raise InputError("not-a-regular-file", path=path)
+        if found.st_size > limit:
+            raise InputError("file-too-large", path=path, bytes=found.st_size, limit=limit)
+        return file.read(limit + 1)
+
+
+def status(path: str | Path) -> os.stat_result | None:
+    """Return the status of what lies at a path, of a link itself; None only if nothing is there.
+
+    Raises:
+        InputError: It cannot be told whether something is there, such as without permission to look.
+    """
+    try:
+        return os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise InputError("cannot-look", path=path, reason=getattr(error, "strerror", None) or error) from error
+
+
+def list_names(folder: str | Path) -> list[str]:
+    """Return the sorted names in a folder; none only if there is no such folder.
+
+    `Path.glob` and `Path.exists` answer "nothing" also if they may not look. Whoever deletes or overwrites asks here.
+
+    Raises:
+        InputError: The folder cannot be read.
+    """
+    try:
+        return sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise InputError("cannot-look", path=folder, reason=error.strerror or error) from error
 
 
 # ---- TOML
@@ -163,14 +198,14 @@ def from_toml(path: str | Path) -> dict[str, Any]:
     """
     path = Path(path)
     try:
-        return tomllib.loads(path.read_bytes().decode())
+        return tomllib.loads(read_regular(path, MAX_TOML_BYTES).decode())
     except OSError as error:
         why = error.strerror or error
         raise InputError("cannot-read-toml", path=path, why=why) from error
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise InputError("toml-not-utf8", path=path, line=line) from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError("not-toml", path=path, error=error) from error
 
 
@@ -194,7 +229,7 @@ def _value(value: object, name: str) -> object:
 
 def _add_comments(text: str, comments: Mapping[str, str]) -> str:
     lines, table = [], ""
-    for line in text.splitlines():
+    for line in text.removesuffix("\n").split("\n"):  # not splitlines, which also splits at U+0085 and U+2028
         key = table + line.partition(" = ")[0]
         if line.startswith("["):  # a table; lists in lists are indented
             key = line.strip("[]")

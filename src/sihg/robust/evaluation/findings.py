@@ -17,7 +17,8 @@ from sihg.robust.attacks.registry import radius_name
 from sihg.robust.attacks.runner import Outcome
 from sihg.robust.evaluation.partial import PartialResults
 from sihg.robust.threat import Ball
-from sihg.store.files import write_arrays, write_bytes
+from sihg.store.arrays import write_arrays
+from sihg.store.files import write_bytes
 from sihg.store.schema import (
     AttackRow,
     Check,

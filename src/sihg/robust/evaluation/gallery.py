@@ -16,7 +16,7 @@ from sihg.robust.attacks.runner import Outcome, attack_batch, load_rows
 from sihg.robust.data.samples import Samples
 from sihg.robust.evaluation.evaluate import Task
 from sihg.robust.gradients import compute_logits
-from sihg.store.files import write_arrays
+from sihg.store.arrays import write_arrays
 from sihg.store.schema import GalleryHeader
 
 MAX_CLASSES_SHOWN = 20

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from sihg.errors import InputError
 from sihg.robust.attacks.runner import Outcome, Part
-from sihg.store.files import make_parents, write_arrays
+from sihg.store.arrays import write_arrays
+from sihg.store.files import make_parents
 from sihg.store.schema import Json
 
 SECONDS_BETWEEN_WRITES = 5.0
