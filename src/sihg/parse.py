@@ -1,10 +1,12 @@
-"""Read numbers and names as people write them: 8/255, 1e5, true, a,b,c."""
+"""Read numbers, names and paths as people write them: 8/255, 1e5, true, a,b,c, ~/runs; make names of files."""
 
+import hashlib
 import tomllib
 from collections.abc import Iterable
 from contextlib import suppress
 from fractions import Fraction
 from numbers import Integral, Real
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
@@ -12,6 +14,7 @@ from sihg.errors import InputError
 
 Value = bool | int | float | str | list[Any]  # what a setting in a TOML file or on the command line can be
 Number = float | str  # a number, or text such as "8/255"
+MAX_NAME_BYTES = 150  # of a name that `file_name` makes; with endings, it stays below the 255 of a file system
 TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
 
 
@@ -114,3 +117,32 @@ def parse_names(text: str | Iterable[str]) -> list[str]:
     """
     names = text.split(",") if isinstance(text, str) else text
     return list(dict.fromkeys(name.strip() for name in names if name.strip()))
+
+
+def expand_home(path: str | Path) -> Path:
+    """Replace ~ and ~user at the start of a path by the home folder, or raise InputError if it is unknown.
+
+    >>> expand_home("runs/first")
+    PosixPath('runs/first')
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise InputError("no-home", path=path) from None
+
+
+def file_name(*parts: str, hashed: bool = False) -> str:
+    """Join parts to the name of a file; characters with a meaning for a shell or a file system become "-".
+
+    Args:
+        *parts: Any text.
+        hashed: Whether to add a hash of the parts, which a very long name has in any case.
+
+    >>> file_name("last", "natural+pgd-20", "eps-8/255")
+    'last_natural+pgd-20_eps-8-255'
+    """
+    name = "_".join("".join(c if c.isalnum() or c in ".+-" else "-" for c in part) for part in parts)
+    if hashed or len(name.encode()) > MAX_NAME_BYTES:
+        start = name.encode()[:MAX_NAME_BYTES].decode(errors="ignore")
+        name = f"{start}_{hashlib.sha256(repr(list(parts)).encode()).hexdigest()[:8]}"
+    return name

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TypeVar
 
 from sihg.errors import InputError, SihgError
+from sihg.parse import expand_home
 
 FORMS = ("package.module:name", "path.py:name")  # of names that load_callable takes
 Result = TypeVar("Result")
@@ -31,7 +32,7 @@ def load_callable(kind: str, name: str) -> Callable[..., object]:
         Fraction(1, 2)
     """
     module, _, attribute = name.rpartition(":")
-    path = Path(module if module.endswith(".py") else f"{module}.py").expanduser().resolve()
+    path = expand_home(module if module.endswith(".py") else f"{module}.py").resolve()
     is_file = module.endswith(".py") or path.is_file()
     sys.path.insert(0, str(path.parent))  # what the file imports may lie in its folder
     try:

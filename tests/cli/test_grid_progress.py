@@ -53,7 +53,7 @@ def test_few_lines_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
-    monkeypatch.setattr(grid_progress, "Console", lambda **_: Console(file=out, force_terminal=True, width=100))
+    monkeypatch.setattr(grid_progress, "error_console", lambda: Console(file=out, force_terminal=True, width=100))
     with GridProgress(TimeLeft(COSTS, 2), 4, 1, is_done) as progress:
         progress.show(JobStarted("pgd-s0"))
         progress.show(JobProgressed("pgd-s0", Progress("training", 30, 60)))

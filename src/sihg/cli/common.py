@@ -2,7 +2,6 @@
 
 import argparse
 import re
-import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
+from sihg.cli.terminal import say
 from sihg.errors import InputError
 from sihg.parse import parse_int, parse_number
 
@@ -97,6 +97,12 @@ def add_common(parser: argparse.ArgumentParser, threads: str = "threads to compu
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """Add the flag with which a user trusts a folder that somebody else made."""
+    about = "use the code, the data folder and the results that the folder names, although no command of yours made it"
+    parser.add_argument("--trust", action="store_true", help=about)
+
+
 def add_logger(parser: argparse.ArgumentParser) -> None:
     """Add the flag for loggers of a user's own."""
     about = "a function or class of yours that is called with each event of training; repeat for several"
@@ -127,5 +133,5 @@ def print_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("always", DataWarning)
         warnings.simplefilter("always", CheckpointWarning)
-        warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr, flush=True)
+        warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}")
         yield

@@ -3,10 +3,9 @@
 import argparse
 import json
 import shlex
-import sys
 from pathlib import Path
 
-from sihg.cli.terminal import format_table
+from sihg.cli.terminal import format_table, say, show
 
 EPILOG = """examples:
   sihg compare runs/pgd runs/msi-hg
@@ -42,17 +41,17 @@ def run(args: argparse.Namespace) -> int:
     comparison = compare(args.runs, args.out)
     page = str(args.out / "index.html") if args.out else None
     if args.json:
-        print(json.dumps({**comparison.as_dict(), "report": page}, indent=1, allow_nan=False))
+        show(json.dumps({**comparison.as_dict(), "report": page}, indent=1, allow_nan=False))
     else:
         for title, table in comparison.tables().items():
             headings = [column.heading for column in table.columns]
-            print(format_table(title, headings, [[str(cell) for cell in row] for row in table.rows]))
+            show(format_table(title, headings, [[str(cell) for cell in row] for row in table.rows]))
         for note in comparison.notes:
-            print(note)
+            show(note)
     if page:
-        print(f"report: {page}", file=sys.stderr)
+        say(f"report: {page}")
     elif untested := [str(run.folder) for run in comparison.runs if not run.evaluations]:
-        print(f"next: sihg evaluate {shlex.join(untested)}", file=sys.stderr)
+        say(f"next: sihg evaluate {shlex.join(untested)}")
     else:
-        print("for figures and a page: the same command with --out DIR", file=sys.stderr)
+        say("for figures and a page: the same command with --out DIR")
     return 0

@@ -2,14 +2,13 @@
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sihg.cli.terminal import SECONDS_BETWEEN_LINES
+from sihg.cli.terminal import SECONDS_BETWEEN_LINES, error_console, one_line, say, show
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -56,7 +55,7 @@ def run_list(args: argparse.Namespace) -> int:
     from sihg.robust.data.overview import overview
 
     rows = overview(args.data_dir)
-    print(json.dumps(msgspec.to_builtins(rows), indent=1) if args.json else _table(rows))
+    show(json.dumps(msgspec.to_builtins(rows), indent=1) if args.json else _table(rows))
     return 0
 
 
@@ -76,16 +75,16 @@ def run_get(args: argparse.Namespace) -> int:
     from sihg.robust.data.sources import SOURCES
 
     if args.name == "digits":
-        print("digits comes with the package: nothing to download")
+        show("digits comes with the package: nothing to download")
         return 0
     if args.name in SOURCES and SOURCES[args.name].licence:
-        print(SOURCES[args.name].licence, file=sys.stderr, flush=True)
+        say(SOURCES[args.name].licence)
     with _progress() as progress:
         paths = fetch(args.name, args.data_dir, progress)
     for path in paths:
-        print(path)
+        show(path)
     if not paths:
-        print(f"{args.name} is already there")
+        show(f"{args.name} is already there")
     return 0
 
 
@@ -95,27 +94,26 @@ def run_check(args: argparse.Namespace) -> int:
 
     verdicts, missing, usable = check_data_set(args.name, args.data_dir)
     for verdict in verdicts:
-        print(f"{verdict.state:8} {verdict}")
+        show(f"{verdict.state:8} {verdict}")
     for part in missing:
-        print(f"{'missing':8} {part}")
+        show(f"{'missing':8} {part}")
     return 0 if usable else 2
 
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str, int, int], None]]:
     """Yield a function that shows progress: a bar per file on a terminal, otherwise a plain line now and then."""
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
+    console = error_console()
     if console.is_terminal:
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
         with Progress(*columns, console=console, transient=True) as rich:
             tasks: dict[str, TaskID] = {}
 
             def draw(name: str, done: int, total: int) -> None:
                 if name not in tasks:
-                    tasks[name] = rich.add_task(name, total=total)
+                    tasks[name] = rich.add_task(one_line(name), total=total)
                 rich.update(tasks[name], completed=done)
 
             yield draw
@@ -126,6 +124,6 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
         nonlocal next_line
         if done == total or time.monotonic() >= next_line:
             next_line = time.monotonic() + SECONDS_BETWEEN_LINES
-            print(f"{name}: {done / 1e6:.1f} of {total / 1e6:.1f} MB", file=sys.stderr, flush=True)
+            say(f"{name}: {done / 1e6:.1f} of {total / 1e6:.1f} MB")
 
     yield print_line

@@ -5,6 +5,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from sihg.cli.terminal import show
+
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", summary: str) -> None:
     """Add the command."""
@@ -25,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     from sihg.experiments.machine import examine_machine
 
     found = msgspec.to_builtins(examine_machine(args.data_dir))
-    print(json.dumps(found, indent=1) if args.json else _text(found))
+    show(json.dumps(found, indent=1) if args.json else _text(found))
     return 0
 
 

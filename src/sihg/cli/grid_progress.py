@@ -1,15 +1,13 @@
 """Show the progress of a grid: bars on a terminal, otherwise a plain line now and then."""
 
-import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from sihg.cli.terminal import SECONDS_BETWEEN_LINES
+from sihg.cli.terminal import SECONDS_BETWEEN_LINES, error_console, one_line, printable, say
 from sihg.experiments.launcher import Event, JobEnded, JobStarted
 from sihg.experiments.time_left import TimeLeft
 
@@ -21,11 +19,12 @@ class GridProgress:
         self.time_left, self.cells, self.done, self.is_done = time_left, cells, done, is_done
         self._phases: dict[str, str] = {}  # of the cells that run
         self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
-        console = Console(stderr=True)
+        console = error_console()
         self._bars: Progress | None = None
         if console.is_terminal:
-            columns = (TextColumn("{task.description:14}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"))
-            self._bars = Progress(*columns, TextColumn("{task.fields[note]}"), console=console, transient=True)
+            name, note = (TextColumn(form, markup=False) for form in ("{task.description:14}", "{task.fields[note]}"))
+            columns = (name, BarColumn(), TextColumn("{task.percentage:3.0f} %"), note)
+            self._bars = Progress(*columns, console=console, transient=True)
             self._total = self._bars.add_task("all", total=1.0, note="")
             self._tasks: dict[str, TaskID] = {}
 
@@ -69,8 +68,8 @@ class GridProgress:
             bars.remove_task(self._tasks.pop(name))
         for name, phase in self._phases.items():
             if name not in self._tasks:
-                self._tasks[name] = bars.add_task(name, total=1.0, note="")
-            bars.update(self._tasks[name], completed=self.time_left.share_of(name), note=phase)
+                self._tasks[name] = bars.add_task(one_line(name), total=1.0, note="")
+            bars.update(self._tasks[name], completed=self.time_left.share_of(name), note=one_line(phase))
         bars.update(self._total, completed=self.time_left.share, note=self._overall())
 
     def _overall(self) -> str:
@@ -78,9 +77,9 @@ class GridProgress:
 
     def _print(self, line: str) -> None:
         if self._bars is not None:
-            self._bars.console.print(line, highlight=False, markup=False)
+            self._bars.console.print(printable(line), highlight=False, markup=False, emoji=False)
         else:
-            print(line, file=sys.stderr, flush=True)
+            say(line)
 
 
 def format_duration(seconds: float) -> str:

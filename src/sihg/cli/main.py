@@ -5,16 +5,20 @@ Why argparse: which settings exist depends on the method, which libraries that b
 cyclopts 38, tyro 39, torch 625). Only the module of the command that is asked for is imported.
 """
 
-import argparse
-import os
 import sys
-from collections.abc import Sequence
-from importlib import import_module
-from typing import Any
 
-from sihg import __version__
-from sihg.cli.common import CommandParser
-from sihg.errors import SihgError, UnknownNameError
+try:
+    import argparse
+    from collections.abc import Sequence
+    from importlib import import_module
+    from typing import Any
+
+    from sihg import __version__
+    from sihg.cli.common import CommandParser
+    from sihg.cli.terminal import drop_undelivered, prepare_streams, say, show
+    from sihg.errors import SihgError, UnknownNameError
+except KeyboardInterrupt:  # before there is a command that could say so
+    sys.exit(130)
 
 COMMANDS = {  # each is a module of this package
     "train": "train a model that withstands attacks",
@@ -37,7 +41,7 @@ class PrintCompletion(argparse.Action):
         """Load every command, for its flags."""
         import shtab
 
-        print(shtab.complete(build_parser(*COMMANDS), shell))
+        show(shtab.complete(build_parser(*COMMANDS), shell))
         parser.exit()
 
 
@@ -47,7 +51,7 @@ def build_parser(*loaded: str) -> CommandParser:
         prog="sihg",
         description="Semi-implicit hybrid gradient methods: train robust models, solve minimax problems, compare.",
         epilog="`sihg COMMAND --help` explains a command. Exit codes: 0 done, 1 a part of it failed, 2 a mistake in "
-        "what was asked, 130 interrupted.",
+        "what was asked, 130 interrupted, 141 nobody reads the result.",
     )
     parser.add_argument("--version", action="version", version=f"sihg {__version__}")
     parser.add_argument(
@@ -68,26 +72,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: Its words, such as ["train", "--out", "runs/first"] (default: those of the process).
     Returns:
-        The exit code: 0 done, 1 a part of it failed, 2 invalid input, 130 interrupted.
+        The exit code: 0 done, 1 a part of it failed, 2 invalid input, 130 interrupted, 141 nobody reads the result.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
+    prepare_streams()
     try:
-        if words and not words[0].startswith("-") and words[0] not in COMMANDS:
-            raise UnknownNameError("command", words[0], list(COMMANDS))
-        args = build_parser(*words[:1]).parse_args(words)
-        return int(args.run(args))
+        try:
+            return _run(list(sys.argv[1:] if argv is None else argv))
+        finally:
+            sys.stdout.flush()
     except SihgError as error:
         return _fail(f"{error} [{error.code}]" if error.code else str(error))
     except KeyboardInterrupt:
-        print("sihg: interrupted", file=sys.stderr)
+        say("sihg: interrupted")
         return 130
-    except BrokenPipeError:  # the reader of our output, such as `head`, has ended
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except BrokenPipeError:  # the reader of the result, such as `head`, has ended; as if SIGPIPE had ended us
+        return 141
     except OSError as error:
         return _fail(f"{error} [os-error]")
+    finally:
+        drop_undelivered()
+
+
+def _run(words: list[str]) -> int:
+    if words and not words[0].startswith("-") and words[0] not in COMMANDS:
+        raise UnknownNameError("command", words[0], list(COMMANDS))
+    args = build_parser(*words[:1]).parse_args(words)
+    return int(args.run(args))
 
 
 def _fail(message: str) -> int:
-    print(f"sihg: error: {message}", file=sys.stderr)
+    say(f"sihg: error: {message}")
     return 2

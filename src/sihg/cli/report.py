@@ -1,9 +1,9 @@
 """`sihg report`: draw the figures and the page of folders of results."""
 
 import argparse
-import sys
 from pathlib import Path
 
+from sihg.cli.terminal import say, show
 from sihg.errors import InputError
 from sihg.parse import parse_number
 
@@ -51,11 +51,13 @@ def run(args: argparse.Namespace) -> int:
         return _watch(args.folders, args.watch)
     from sihg.report import report
 
-    print(*report(args.folders), sep="\n")
+    files = report(args.folders)
     if args.tensorboard:
         from sihg.report.tensorboard import write_events
 
-        print(*(file for folder in args.folders for file in write_events(folder)), sep="\n")
+        files += [file for folder in args.folders for file in write_events(folder)]
+    for file in files:
+        show(file)
     return 0
 
 
@@ -65,7 +67,7 @@ def _watch(folders: list[Path], seconds: float) -> int:
 
     check_watch(folders, seconds)
     for folder in folders:
-        print(f"watching {folder}, Ctrl-C ends: {folder / 'index.html'}", file=sys.stderr)
+        say(f"watching {folder}, Ctrl-C ends: {folder / 'index.html'}")
     with interrupted_at_once():
-        follow(folders, seconds, lambda message: print(message, file=sys.stderr))
+        follow(folders, seconds, say)
     return 0

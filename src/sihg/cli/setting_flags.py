@@ -120,4 +120,4 @@ def _lines(texts: Mapping[str, str]) -> str:
 
 
 def _first_line(kind: type) -> str:
-    return (kind.__doc__ or "").strip().splitlines()[0]
+    return (kind.__doc__ or "").strip().split("\n")[0]

@@ -3,11 +3,11 @@
 import argparse
 import json
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sihg.cli.common import count, number
+from sihg.cli.common import add_trust, count, number
+from sihg.cli.terminal import Bar, say, show
 from sihg.errors import InputError, SihgError
 from sihg.interrupt import interrupted_at_once
 from sihg.parse import Value, parse_literal, parse_names
@@ -67,16 +67,16 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
     out.add_argument("--out", type=Path, metavar="DIR", help="write histories, states, figures and a page to DIR")
     out.add_argument("--overwrite", action="store_true", help="replace an earlier solve in DIR")
     out.add_argument("--resume", type=Path, metavar="DIR", help="continue the solve in DIR, to --iterations in all")
+    add_trust(out)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """List, solve or resume; print the table or the JSON."""
     if args.list:
-        print(_listing(as_json=args.json))
+        show(_listing(as_json=args.json))
         return 0
-    comparison = _prepare(args)
-    with interrupted_at_once():  # outside the loop of a method, which ends with its iteration
+    with closing(_prepare(args)) as comparison, interrupted_at_once():  # outside the loop of a method, which ends with its iteration
         try:
             interrupted = _run_methods(comparison)
         except (SihgError, KeyboardInterrupt):
@@ -85,9 +85,9 @@ def run(args: argparse.Namespace) -> int:
             raise
         _show(comparison, as_json=args.json)
     if interrupted and comparison.folder:
-        print(f"to continue: sihg solve --resume {shlex.quote(str(comparison.folder.path))}", file=sys.stderr)
+        say(f"to continue: sihg solve --resume {shlex.quote(str(comparison.folder.path))}")
     elif interrupted:
-        print("nothing is saved without --out", file=sys.stderr)
+        say("nothing is saved without --out")
     return 130 if interrupted else 0
 
 
@@ -98,7 +98,7 @@ def _prepare(args: argparse.Namespace) -> "Comparison":
         names = ("problem", "set", "method", "tolerance", "seed", "sigma", "tau", "theta", "record_every", "out")
         if given := [name for name in names if getattr(args, name) not in (None, [])]:
             raise InputError("resume-with-settings", name=given[0])
-        return Comparison.resumed(args.resume, args.iterations)
+        return Comparison.resumed(args.resume, args.iterations, trust=args.trust)
     if not args.problem:
         raise InputError("no-problem")
     return Comparison.new(
@@ -126,13 +126,11 @@ def _option(text: str) -> tuple[str, Value]:
 
 def _run_methods(comparison: "Comparison") -> bool:
     """Run every method; return whether Ctrl-C or SIGTERM ended it."""
-    from sihg.cli.terminal import Bar
-
     for name in comparison.config.methods:
         with Bar(name, comparison.config.iterations) as bar:
             row = comparison.run(name, bar.update)
         for message in row.warnings:
-            print(f"warning: {name}: {message}", file=sys.stderr)
+            say(f"warning: {name}: {message}")
         if row.stopped.startswith("interrupted"):
             return True
     return False
@@ -147,16 +145,17 @@ def _show(comparison: "Comparison", *, as_json: bool) -> None:
         from sihg.report.solve_report import report_solve
 
         report_solve(comparison.folder.path)
-    print(record_text(summary).rstrip() if as_json else _table(summary))
+    show(record_text(summary).rstrip() if as_json else _table(summary))
     if comparison.folder:
-        print(f"report: {comparison.folder.path / 'index.html'}", file=sys.stderr)
+        say(f"report: {comparison.folder.path / 'index.html'}")
 
 
 def _table(summary: "SolveSummary") -> str:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console() if Console().is_terminal else Console(width=140)
+    width = None if Console().is_terminal else 140
+    console = Console(width=width, color_system=None, emoji=False, markup=False)
     narrow = console.width < NARROW
     table = Table(title=f"{summary.problem} (n = {summary.n}): {summary.about}", title_justify="left")
     headings = ["method", "iterations", "gradients w / delta", "|F|^2", "distance", "seconds"]
@@ -172,9 +171,9 @@ def _table(summary: "SolveSummary") -> str:
         ended = f"{row.stopped}, sigma {numbers[3]}, tau {numbers[4]}, " if narrow else ""
         below.append(f"{row.method}: {ended}steps from {row.source}")
     with console.capture() as capture:
-        console.print(table, markup=False)
+        console.print(table)
         for line in below:
-            console.print(line, highlight=False, markup=False)
+            console.print(line, highlight=False)
     return capture.get().rstrip()
 
 
@@ -182,7 +181,7 @@ def _listing(*, as_json: bool) -> str:
     from sihg.minimax import METHODS, zoo
 
     problems = [{"name": name, "about": zoo.about(name), "options": zoo.options(name)} for name in zoo.names()]
-    methods = [{"name": name, "about": (kind.__doc__ or "").splitlines()[0]} for name, kind in METHODS.items()]
+    methods = [{"name": name, "about": (kind.__doc__ or "").split("\n")[0]} for name, kind in METHODS.items()]
     if as_json:
         return json.dumps({"problems": problems, "methods": methods}, indent=1)
     lines = ["problems (--set changes their options):"]

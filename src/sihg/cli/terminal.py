@@ -1,45 +1,144 @@
-"""What the terminal shows: tables, and progress on standard error: a bar, or a line every ten seconds elsewhere."""
+"""What the terminal shows: results, messages, tables, and progress: a bar, or a line every ten seconds elsewhere.
 
+Commands print with `show` and `say`, never with `print`: names and paths may hold anything, and readers may go away.
+"""
+
+import os
+import re
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any, cast
+
+from sihg.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 SECONDS_BETWEEN_LINES = 10.0
 DEFAULT_COLUMNS = 140  # of the screen, if the output is not a terminal
 BORDER = 3  # columns that a border and its spaces take per cell, and once more
+CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029"  # all but tab and newline
+REVERSING = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks that change the direction of text
+NOT_TEXT = "\ud800-\udfff"  # bytes of file names that are not UTF-8
+_UNSAFE = re.compile(f"[{CONTROLS}{REVERSING}{NOT_TEXT}]")
+
+
+def printable(text: object) -> str:
+    r"""Escape what a terminal would obey instead of showing it; newlines and tabs stay.
+
+    >>> print(printable("runs/\x1b[2J\u202e"))
+    runs/\x1b[2J\u202e
+    """
+    return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
+
+
+def one_line(text: object) -> str:
+    """Escape newlines, too."""
+    return printable(text).replace("\n", r"\n")
+
+
+def show(text: object) -> None:
+    """Print a result on standard output.
+
+    Raises:
+        BrokenPipeError: Its reader has gone, which `main` turns into an exit code.
+        InputError: It cannot be written, such as to a full disk.
+    """
+    try:
+        print(printable(text), flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        drop_undelivered()
+        raise InputError("cannot-print", reason=error.strerror or error) from error
+
+
+def say(text: object) -> None:
+    """Print a message on standard error; the work goes on if it cannot be delivered."""
+    with suppress(OSError):
+        print(printable(text), file=sys.stderr, flush=True)
+
+
+def prepare_streams() -> None:
+    """Let both streams take any character; write to nowhere if one is closed, so that no file gets its number."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def drop_undelivered() -> None:
+    """Drop output that cannot be delivered: Python would complain about it at its exit."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
+
+
+class _StandardError:
+    """Standard error for rich: what cannot be written is dropped."""
+
+    def __init__(self) -> None:
+        self._stream = sys.stderr
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+
+def error_console() -> "Console":
+    """Return the console on which progress is drawn."""
+    from rich.console import Console
+
+    return Console(file=cast(IO[str], _StandardError()))
 
 
 class Bar:
     """The progress of one task; `update` may be called after every step, however short."""
 
     def __init__(self, name: str, total: int, unit: str = "iterations") -> None:
-        self.name, self.total, self.unit = name, total, unit
-        from rich.console import Console
+        self.name, self.total, self.unit = one_line(name), total, unit
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        console = Console(stderr=True)
+        console = error_console()
         self._rich = None
         if console.is_terminal:
             columns = (
-                TextColumn("{task.description:14}"),
+                TextColumn("{task.description:14}", markup=False),
                 BarColumn(),
                 MofNCompleteColumn(),
                 TimeRemainingColumn(),
-                TextColumn("{task.fields[note]}"),
+                TextColumn("{task.fields[note]}", markup=False),
             )
             self._rich = Progress(*columns, console=console, transient=True)
-            self._task = self._rich.add_task(name, total=total, note="")
+            self._task = self._rich.add_task(self.name, total=total, note="")
         self._next = time.monotonic() + SECONDS_BETWEEN_LINES
 
     def update(self, done: int, note: str) -> None:
         """Show the number done, and a note."""
         if self._rich is not None:
-            self._rich.update(self._task, completed=done, note=note)
+            self._rich.update(self._task, completed=done, note=one_line(note))
         elif time.monotonic() >= self._next:
             self._next = time.monotonic() + SECONDS_BETWEEN_LINES
             about = f", {note}" if note else ""
-            print(f"{self.name}: {done} of {self.total} {self.unit}{about}", file=sys.stderr, flush=True)
+            say(f"{self.name}: {done} of {self.total} {self.unit}{about}")
 
     def __enter__(self) -> "Bar":
         if self._rich is not None:
@@ -86,6 +185,7 @@ def format_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[st
     from rich.console import Console
     from rich.table import Table
 
+    headings, rows = [one_line(text) for text in headings], [[one_line(cell) for cell in row] for row in rows]
     screen = Console().width if Console().is_terminal else DEFAULT_COLUMNS
     table = Table()
     for i, (heading, width) in enumerate(zip(headings, _widths(headings, rows, screen), strict=True)):
@@ -93,10 +193,10 @@ def format_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[st
     for row in rows:
         table.add_row(*row)
     needed = sum(column.width or 0 for column in table.columns) + BORDER * len(headings) + 1
-    console = Console(width=max(screen, needed), emoji=False)
+    console = Console(width=max(screen, needed), color_system=None, emoji=False, markup=False)
     with console.capture() as capture:
-        console.print(title, highlight=False, markup=False, soft_wrap=True)
-        console.print(table, markup=False)
+        console.print(one_line(title), highlight=False, soft_wrap=True)
+        console.print(table)
     return capture.get().rstrip()
 
 

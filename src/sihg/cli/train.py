@@ -3,7 +3,6 @@
 import argparse
 import json
 import shlex
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sihg.cli.common import add_common, add_logger, print_warnings, use_threads
 from sihg.cli.setting_flags import add_settings_arguments, read_settings_arguments
-from sihg.cli.terminal import Bar, format_table
+from sihg.cli.terminal import Bar, format_table, say, show
 from sihg.errors import InputError, NotFiniteError
 from sihg.robust.training.events import EpochDone, Event, StepDone, WarningRaised
 from sihg.user_code import call_user_code, load_callable
@@ -68,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         name_last_checkpoint(folder),
     ):
         prepared = prepare(settings, data_dir=args.data_dir)
-        print(f"samples: {prepared.describe_samples()}", file=sys.stderr)
+        say(f"samples: {prepared.describe_samples()}")
         trained = run_in(args.out, prepared, overwrite=args.overwrite, data_dir=args.data_dir, on_event=output)
     return print_result(trained, folder, settings, as_json=args.json)
 
@@ -83,12 +82,12 @@ def choose_settings(preset: str | None, given: Mapping[str, str], *, config: Pat
     method, base = given.get("method"), preset or given.get("data") or Settings().data
     if config:
         settings = read_settings(config, method)
-        print(f"settings: {config}", file=sys.stderr)
+        say(f"settings: {config}")
         if ":" in given.get("data", settings.data) and "eps" not in given.keys() | from_toml(config).keys():
             raise InputError("config-without-eps", config=config)
     elif preset or base in read_presets():
         settings = read_preset(base, method)
-        print(f"settings: preset {base}", file=sys.stderr)
+        say(f"settings: preset {base}")
     else:
         if ":" in base and "eps" not in given:
             raise InputError("own-data-eps", base=base)
@@ -135,7 +134,7 @@ class TrainingOutput:
                 self._bar = self._stack.enter_context(Bar("training", event.steps, "steps"))
             self._bar.update(event.step, f"loss {event.row.loss:.3f}")
         elif isinstance(event, EpochDone | WarningRaised):
-            print(event, file=sys.stderr, flush=True)
+            say(event)
         for name, logger in self._loggers.items():
             call_user_code("logger", name, logger, event)
 
@@ -156,10 +155,10 @@ def print_result(trained: "Trained", folder: "RunFolder", settings: "Settings", 
         ended = {"finished": trained.finished, "stopped": trained.stopped, "warnings": trained.warnings}
         cells = last and {key: None if value is None else float(value) for key, value in last.cells().items()}
         found = {"last": cells, "best": trained.best and trained.best.cells()}
-        print(json.dumps({**about, **ended, **found}, indent=1))
+        show(json.dumps({**about, **ended, **found}, indent=1))
     elif last is not None:
-        print(_table(last, trained.best, settings, folder))
-    print(f"next: sihg evaluate {run}" if trained.finished else f"to continue: sihg resume {run}", file=sys.stderr)
+        show(_table(last, trained.best, settings, folder))
+    say(f"next: sihg evaluate {run}" if trained.finished else f"to continue: sihg resume {run}")
     return 0 if trained.finished else 130
 
 

@@ -66,7 +66,8 @@ def probe(code: str) -> str:
         return f"no answer in {PROBE_SECONDS} s"
     if done.returncode < 0:
         return f"killed by {signal.Signals(-done.returncode).name}"
-    return "work" if done.returncode == 0 else f"fail ({(done.stderr.strip().splitlines() or ['no message'])[-1]})"
+    last_line = done.stderr.strip().split("\n")[-1] or "no message"
+    return "work" if done.returncode == 0 else f"fail ({last_line})"
 
 
 def _devices() -> tuple[str, ...]:

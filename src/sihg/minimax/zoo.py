@@ -53,7 +53,7 @@ def names() -> list[str]:
 
 def about(name: str) -> str:
     """Return one line about a problem."""
-    return (_builder(name).__doc__ or "").splitlines()[0]
+    return (_builder(name).__doc__ or "").split("\n")[0]
 
 
 def options(name: str) -> dict[str, object]:

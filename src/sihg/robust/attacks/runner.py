@@ -265,7 +265,7 @@ def check_model(model: nn.Module, samples: Samples) -> None:
 
 
 def _refused_samples(model: nn.Module, samples: Samples, x: Tensor, error: Exception) -> InputError:
-    why = (str(error) or repr(error)).splitlines()[0]
+    why = (str(error) or repr(error)).split("\n")[0]
     half = next((value.dtype for value in model.parameters() if value.dtype in HALF_PRECISION), None)
     remedy = "give it data of its size and type" if half is None else f"it is {half}, use model.float()"
     return InputError("model-refuses-samples", shape=samples.shape, dtype=x.dtype, why=why, remedy=remedy)
@@ -276,5 +276,5 @@ def check_device(name: str) -> str:
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
-        raise InputError("device-unavailable", name=name, why=str(error).splitlines()[0]) from error
+        raise InputError("device-unavailable", name=name, why=str(error).split("\n")[0]) from error
     return name

@@ -42,7 +42,7 @@ class Transfer(Attack):
             with evaluation_mode(self.source), torch.no_grad():
                 self.source(x.clone())
         except Exception as error:
-            why = (str(error) or repr(error)).splitlines()[0]
+            why = (str(error) or repr(error)).split("\n")[0]
             raise InputError("transfer-shape", shape=tuple(x.shape[1:]), why=why) from error
 
     def search(self, search: Search, seed: int) -> None:

@@ -162,7 +162,7 @@ def _check_gradients(model: nn.Module, x: Tensor, y: Tensor, logits: Tensor) -> 
     try:
         still = _vanished_share(copy.deepcopy(model).double(), x[right].double(), y[right], margins)
     except Exception as error:  # a model may raise anything when it is copied or converted
-        why = (str(error) or repr(error)).splitlines()[0]
+        why = (str(error) or repr(error)).split("\n")[0]
         more = f", and the model cannot be repeated in float64 ({why}): add square"
     else:
         more = "; the margin in float64 has one: the loss is saturated, trust apgd-t and fab-t, which use logits"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sihg.errors import InputError, UnknownNameError
+from sihg.parse import expand_home
 from sihg.robust.methods import settings as declared
 from sihg.robust.methods.settings import MethodSettings, match_fields
 from sihg.user_code import load_callable
@@ -105,7 +106,7 @@ def build_method(name: str, **settings: Any) -> Any:
 def _user_class(name: str) -> type[Any]:
     """Load a user's class once, wherever the current folder is later."""
     module, _, attribute = name.rpartition(":")
-    path = str(Path(module).expanduser().resolve()) if module.endswith(".py") else module
+    path = str(expand_home(module).resolve()) if module.endswith(".py") else module
     key = f"{path}:{attribute}"
     if key not in _USER_CLASSES:
         _USER_CLASSES[key] = load_callable("method", key)

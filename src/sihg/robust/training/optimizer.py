@@ -131,7 +131,7 @@ def build_optimizer(model: nn.Module, name: str, options: Mapping[str, Value], t
     except InputError:
         raise
     except Exception as error:  # each optimiser has its own exceptions
-        why = str(error).splitlines()[0] if str(error) else repr(error)
+        why = str(error).split("\n")[0] if str(error) else repr(error)
         raise InputError("optimizer-rejects", name=name, given=given, why=why) from error
     return optimizer
 
