@@ -1,98 +1,186 @@
-"""The files of a perturbation memory: reserved whole, described by memory.json, mapped into memory."""
+"""The files of a perturbation memory: reserved whole, described by memory.json, mapped into memory.
+
+memory.json is sealed and has a random id of the folder. The id enters the checksum of every row, so that the rows of
+another run are recognised. A link is never followed: writing through it would change another file.
+"""
 
 import errno
 import json
 import os
+import secrets
 import shutil
+import stat
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
 from sihg.errors import InputError
 from sihg.parse import Value
-from sihg.store.files import write_text
+from sihg.store.files import make_parents, status, sync_folder, write_bytes
+from sihg.store.seal import NO_SUM, check_seal, seal
 
 MappedRows = np.memmap[tuple[int, int], np.dtype[np.uint8]]
-ROWS_KEY = "rows_a_chunk"  # in memory.json
+MANIFEST, ROWS_KEY, ID_KEY, SEAL_KEY = "memory.json", "rows_a_chunk", "id", "seal"
+ID_BYTES = 16
+MAX_MANIFEST_BYTES = 2**16
+BLOCK_BYTES = 2**20
+_UNSUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+# A pipe must not block, a link must not be followed; Windows has neither flag, but one for bytes.
+_FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
+
+
+@dataclass(frozen=True)
+class MappedGenerations:
+    """The mapped files of both generations, the rows per file, and the id of their folder."""
+
+    id: bytes
+    rows_per_chunk: int
+    files: tuple[list[MappedRows], list[MappedRows]]
 
 
 def map_generations(
-    folder: Path, header: Mapping[str, Value], n: int, row_bytes: int, rows_per_chunk: int
-) -> tuple[int, list[list[MappedRows]]]:
-    """Map the files of both generations; reserve them if the folder has none.
+    folder: Path, header: Mapping[str, Value], n: int, row_bytes: int, rows_per_chunk: int, *, existing: bool = False
+) -> MappedGenerations:
+    """Map the files of both generations; make them if the folder has none.
 
-    Returns:
-        The rows per file, as found in an existing folder, and the files of each generation.
+    Args:
+        folder: The folder of the files.
+        header: What memory.json must say about the rows.
+        n: The number of rows per generation.
+        row_bytes: The size of a row.
+        rows_per_chunk: The rows per new file; existing files keep theirs.
+        existing: Whether the files must exist already.
+    Raises:
+        InputError: The files are missing, damaged, links or of another memory, or the disk is full.
     """
-    manifest = folder / "memory.json"
-    if manifest.exists():
-        rows_per_chunk = _read_rows_per_chunk(manifest, header)
+    manifest = folder / MANIFEST
+    found = status(folder)
+    if found is not None and stat.S_ISLNK(found.st_mode):
+        raise InputError("memory-file-link", path=folder, what="a symbolic link")
+    making, identity = status(manifest) is None, secrets.token_hex(ID_BYTES)
+    if making and existing:
+        raise InputError("memory-folder-missing", folder=folder)
+    if not making:
+        rows_per_chunk, identity = _read_manifest(manifest, header)
     sizes = [min(rows_per_chunk, n - first) * row_bytes for first in range(0, n, rows_per_chunk)]
     files = [(folder / f"generation{g}-{c:04d}.bin", size) for g in range(2) for c, size in enumerate(sizes)]
-    if not manifest.exists():
-        _reserve(folder, files)
-        write_text(manifest, json.dumps({**header, ROWS_KEY: rows_per_chunk}))  # last: the files are complete
+    if making:
+        _make(folder, files)
     maps = [_map(path, size, row_bytes) for path, size in files]
-    return rows_per_chunk, [maps[: len(sizes)], maps[len(sizes) :]]
+    if making:
+        if any(chunk.any() for chunk in maps):  # a memory that has lost its memory.json
+            raise InputError("memory-manifest", manifest=manifest, folder=folder, error=FileNotFoundError(MANIFEST))
+        content = {**header, ROWS_KEY: rows_per_chunk, ID_KEY: identity, SEAL_KEY: NO_SUM}
+        write_bytes(manifest, seal(json.dumps(content).encode()))  # last: the files are complete
+    return MappedGenerations(bytes.fromhex(identity), rows_per_chunk, (maps[: len(sizes)], maps[len(sizes) :]))
 
 
-def _read_rows_per_chunk(manifest: Path, header: Mapping[str, Value]) -> int:
+def _read_manifest(manifest: Path, header: Mapping[str, Value]) -> tuple[int, str]:
+    """Return the rows per file and the id."""
     try:
-        saved = json.loads(manifest.read_text(encoding="utf-8"))
-        rows_per_chunk = int(saved.pop(ROWS_KEY))
-        if rows_per_chunk < 1:
-            raise ValueError(f"{ROWS_KEY} = {rows_per_chunk}")
-    except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
-        raise InputError("memory-manifest", manifest=manifest, error=error) from error
+        with _open(manifest, os.O_RDONLY) as file:
+            data = file.read(MAX_MANIFEST_BYTES)
+    except OSError as error:
+        raise InputError("memory-manifest", manifest=manifest, folder=manifest.parent, error=error) from error
+    if (state := check_seal(data)) != "good":
+        raise InputError("memory-seal", manifest=manifest, folder=manifest.parent, state=state)
+    try:
+        saved = json.loads(data)
+        rows_per_chunk, identity = int(saved.pop(ROWS_KEY)), str(saved.pop(ID_KEY))
+        if rows_per_chunk < 1 or len(bytes.fromhex(identity)) != ID_BYTES:
+            raise ValueError(f"{ROWS_KEY} = {rows_per_chunk}, {ID_KEY} = {identity}")
+    except (ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError) as error:
+        raise InputError("memory-manifest", manifest=manifest, folder=manifest.parent, error=error) from error
     wrong = {key: saved.get(key) for key, value in header.items() if saved.get(key) != value}
     if wrong:
         differences = ", ".join(f"{key} = {found} where {header[key]} is needed" for key, found in wrong.items())
         raise InputError("memory-folder", folder=manifest.parent, differences=differences)
-    return rows_per_chunk
+    return rows_per_chunk, identity
 
 
-def _reserve(folder: Path, files: Sequence[tuple[Path, int]]) -> None:
-    """Make all files with their space, or none: a full disk under a memory map would kill the process."""
+def _make(folder: Path, files: Sequence[tuple[Path, int]]) -> None:
+    """Make all files with their space, durably, or none: a full disk under a memory map would kill the process."""
     made = []
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_parents(folder / MANIFEST)
         for path, size in files:
-            if not path.exists():
+            if status(path) is None:
                 made.append(path)
-            _reserve_file(path, size)
+            with _open(path, os.O_RDWR | os.O_CREAT) as file:
+                _reserve(file.fileno(), size)
+        sync_folder(folder)
+        sync_folder(folder.parent)
     except OSError as error:
-        free = shutil.disk_usage(folder).free if folder.exists() else 0
         for path in made:
             path.unlink(missing_ok=True)
-        needed = sum(size for _, size in files)
-        raise InputError(
-            "memory-disk-full", needed=needed, folder=folder, reason=error.strerror or error, free=free
-        ) from error
-
-
-def _reserve_file(path: Path, size: int) -> None:
-    """Give a file its whole space; do not change its content."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        try:
-            os.posix_fallocate(handle, 0, size)
-        except (AttributeError, OSError) as error:
-            if isinstance(error, OSError) and error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-                raise
-            end = os.lseek(handle, 0, os.SEEK_END)
-            while end < size:
-                end += os.write(handle, bytes(min(size - end, 2**20)))
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        raise _disk_full(folder, sum(size for _, size in files), error) from error
 
 
 def _map(path: Path, size: int, row_bytes: int) -> MappedRows:
+    """Map a file of exactly this size, after reserving the space of holes that a copy may have."""
     try:
-        found = path.stat().st_size
-        if found == size:
-            return np.memmap(path, np.uint8, "r+", shape=(size // row_bytes, row_bytes))
+        with _open(path, os.O_RDWR) as file:
+            found = os.fstat(file.fileno())
+            if found.st_size != size:
+                raise InputError("memory-file-size", bytes=found.st_size, path=path, size=size, folder=path.parent)
+            try:
+                _reserve(file.fileno(), size)
+            except OSError as error:
+                raise _disk_full(path.parent, size - _allocated(found), error) from error
+            return np.memmap(file, np.uint8, "r+", shape=(size // row_bytes, row_bytes))
     except OSError as error:
-        raise InputError("memory-file-unreadable", path=path, reason=error.strerror or error) from error
-    raise InputError("memory-file-size", bytes=found, path=path, size=size)
+        reason = error.strerror or error
+        raise InputError("memory-file-unreadable", path=path, reason=reason, folder=path.parent) from error
+
+
+def _open(path: Path, flags: int) -> BinaryIO:
+    """Open a regular file that has one name; raise InputError for links and other kinds of files."""
+    try:
+        handle = os.open(path, flags | _FLAGS, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise InputError("memory-file-link", path=path, what="a symbolic link") from error
+        raise
+    file = os.fdopen(handle, "rb" if flags == os.O_RDONLY else "r+b", buffering=0)
+    found = os.fstat(handle)
+    if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+        return file
+    file.close()
+    what = "a hard link" if stat.S_ISREG(found.st_mode) else "not a regular file"
+    raise InputError("memory-file-link", path=path, what=what)
+
+
+def _reserve(handle: int, size: int) -> None:
+    """Give a file its whole space, durably; do not change its content."""
+    try:
+        os.posix_fallocate(handle, 0, size)
+    except (AttributeError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in _UNSUPPORTED:
+            raise
+        if _allocated(os.fstat(handle)) < size:
+            _write_again(handle, size)
+    os.fsync(handle)
+
+
+def _write_again(handle: int, size: int) -> None:
+    """Write every byte that a file has, and zeros up to its size: bytes that were written have their space."""
+    done = 0
+    while done < size:
+        os.lseek(handle, done, os.SEEK_SET)
+        most = min(BLOCK_BYTES, size - done)
+        block = os.read(handle, most) or bytes(most)
+        os.lseek(handle, done, os.SEEK_SET)
+        done += os.write(handle, block)
+
+
+def _allocated(found: os.stat_result) -> int:
+    """Return the bytes of a file that have their space; 0 where the system does not tell."""
+    return 512 * getattr(found, "st_blocks", 0)
+
+
+def _disk_full(folder: Path, needed: int, error: OSError) -> InputError:
+    free = shutil.disk_usage(folder).free if folder.exists() else 0
+    return InputError("memory-disk-full", needed=needed, folder=folder, reason=error.strerror or error, free=free)

@@ -64,6 +64,7 @@ class MSIHG(AdversarialMethod, MSIHGSettings):
 
     memory_columns: ClassVar[tuple[str, ...]] = MEMORY_COLUMNS[3:]
     state_file: ClassVar[str] = "memory"
+    _is_new = False  # whether the files of the memory belong to a run without a checkpoint, which starts at zero
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -82,24 +83,43 @@ class MSIHG(AdversarialMethod, MSIHGSettings):
         if self.search == "threshold":
             _check_threshold_first(model, sample)
 
-    def bind(self, samples: Samples, *, dtype: str = "int8", folder: Path | None = None) -> None:
-        """Make the memory, in RAM or in files of the folder."""
-        self.memory = PerturbationMemory(len(samples), samples.shape, self.eps, dtype=dtype, folder=folder)
+    def bind(
+        self, samples: Samples, *, dtype: str = "int8", folder: Path | None = None, resuming: bool = False
+    ) -> None:
+        """Make the memory, in RAM or in files of the folder; if `resuming`, the files must be there."""
+        self.memory = PerturbationMemory(
+            len(samples), samples.shape, self.eps, dtype=dtype, folder=folder, existing=resuming
+        )
+        self._is_new = not resuming
 
     def state(self, epoch: int) -> dict[str, Tensor]:
-        """Return the memory of this epoch; none if it lives in files."""
-        return {} if self.memory is None or self.memory.folder is not None else self.memory.state(epoch)
+        """Return the memory of this epoch or, if it lives in files, what these are checked by on a resume."""
+        self._start()
+        if self.memory is None:
+            return {}
+        return self.memory.state(epoch) if self.memory.folder is None else self.memory.file_state(epoch)
 
     def load_state(self, state: Mapping[str, Tensor], epoch: int) -> None:
-        """Continue from a `state`, or from mapped files that still hold what this epoch needs."""
+        """Continue from a `state`; files must hold what they held then."""
         assert self.memory is not None
         if self.memory.folder is None:
             self.memory.load_state(state)
         else:
-            self.memory.check_available(epoch)
+            self.memory.check_files(state, epoch)
+        self._is_new = False
+
+    def _start(self) -> None:
+        """Clear files that a run left which ended before its first checkpoint.
+
+        `bind` does not: a resume that fails must leave the files as they are.
+        """
+        if self._is_new and self.memory is not None and self.memory.folder is not None:
+            self.memory.clear()
+        self._is_new = False
 
     def flush(self) -> None:
         """Write the files of the memory to the disk."""
+        self._start()
         if self.memory is not None:
             self.memory.flush()
 
@@ -115,6 +135,7 @@ class MSIHG(AdversarialMethod, MSIHGSettings):
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
         """Train on one batch."""
+        self._start()
         ball, eps = self.ball(batch)
         stored = self._read(batch)  # Algorithm 4, line 3
         move = self._move(batch)
