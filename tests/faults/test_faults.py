@@ -1,0 +1,38 @@
+"""Try a few faults of each kind; `python -m tests.faults --long` tries all."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+
+from tests.faults import crashes, power_cuts
+from tests.faults.tally import Tally
+
+Run = Callable[[int | None], Tally]
+FEW: dict[Run, int] = {crashes.run: 20, power_cuts.run: 25}
+MORE: dict[Run, int] = {crashes.run: 50, power_cuts.run: 50}
+
+
+@pytest.fixture(scope="module")
+def clean() -> Iterator[ProcessPoolExecutor]:
+    """Return a process that has computed nothing: after a backward pass, torch cannot compute in a forked child."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        yield pool
+
+
+def check(clean: ProcessPoolExecutor, run: Run, points: int) -> None:
+    tally = clean.submit(run, points).result()
+    assert tally.tried > 0
+    assert tally.held == tally.tried, "\n".join(tally.failures)
+
+
+@pytest.mark.parametrize("run", FEW, ids=lambda run: run.__module__.rpartition(".")[2])
+def test_few_points(run: Run, clean: ProcessPoolExecutor) -> None:
+    check(clean, run, FEW[run])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", MORE, ids=lambda run: run.__module__.rpartition(".")[2])
+def test_more_points(run: Run, clean: ProcessPoolExecutor) -> None:
+    check(clean, run, MORE[run])
