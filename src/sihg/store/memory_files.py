@@ -13,7 +13,7 @@ import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 import numpy as np
 
@@ -81,7 +81,7 @@ def map_generations(
 def _read_manifest(manifest: Path, header: Mapping[str, Value]) -> tuple[int, str]:
     """Return the rows per file and the id."""
     try:
-        with _open(manifest, os.O_RDONLY) as file:
+        with _open(manifest, "rb") as file:
             data = file.read(MAX_MANIFEST_BYTES)
     except OSError as error:
         raise InputError("memory-manifest", manifest=manifest, folder=manifest.parent, error=error) from error
@@ -109,7 +109,7 @@ def _make(folder: Path, files: Sequence[tuple[Path, int]]) -> None:
         for path, size in files:
             if status(path) is None:
                 made.append(path)
-            with _open(path, os.O_RDWR | os.O_CREAT) as file:
+            with _open(path, "r+b", os.O_CREAT) as file:
                 _reserve(file.fileno(), size)
         sync_folder(folder)
         sync_folder(folder.parent)
@@ -122,7 +122,7 @@ def _make(folder: Path, files: Sequence[tuple[Path, int]]) -> None:
 def _map(path: Path, size: int, row_bytes: int) -> MappedRows:
     """Map a file of exactly this size, after reserving the space of holes that a copy may have."""
     try:
-        with _open(path, os.O_RDWR) as file:
+        with _open(path, "r+b") as file:
             found = os.fstat(file.fileno())
             if found.st_size != size:
                 raise InputError("memory-file-size", bytes=found.st_size, path=path, size=size, folder=path.parent)
@@ -136,16 +136,17 @@ def _map(path: Path, size: int, row_bytes: int) -> MappedRows:
         raise InputError("memory-file-unreadable", path=path, reason=reason, folder=path.parent) from error
 
 
-def _open(path: Path, flags: int) -> BinaryIO:
+def _open(path: Path, mode: str, more_flags: int = 0) -> IO[bytes]:
     """Open a regular file that has one name; raise InputError for links and other kinds of files."""
     try:
-        handle = os.open(path, flags | _FLAGS, 0o666)
+        file = open(  # noqa: SIM115
+            str(path), mode, buffering=0, opener=lambda name, flags: os.open(name, flags | more_flags | _FLAGS, 0o666)
+        )
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise InputError("memory-file-link", path=path, what="a symbolic link") from error
         raise
-    file = os.fdopen(handle, "rb" if flags == os.O_RDONLY else "r+b", buffering=0)
-    found = os.fstat(handle)
+    found = os.fstat(file.fileno())
     if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
         return file
     file.close()
