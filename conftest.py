@@ -1,7 +1,12 @@
 """Shared set-up of tests and of the doctests in src."""
 
+import os
+import tempfile
+
 import pytest
 import torch
+
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="sihg-state-")  # tests do not touch the user's key
 
 torch.set_num_threads(1)  # two test processes run at the same time
 

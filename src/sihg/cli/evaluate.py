@@ -1,13 +1,12 @@
 """`sihg evaluate`: measure the accuracy of a trained model under attacks."""
 
 import argparse
-import sys
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sihg.cli.common import add_common, count, print_warnings, use_threads
-from sihg.cli.terminal import Bars, format_table
+from sihg.cli.common import add_common, add_trust, count, print_warnings, use_threads
+from sihg.cli.terminal import Bars, format_table, say, show
 from sihg.errors import InputError
 from sihg.robust.attacks.registry import ATTACK_FORMS
 from sihg.store.schema import AttackRow, CurveRecord, EvaluationRecord, count_results, record_text
@@ -76,6 +75,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
     what.add_argument("--model", metavar="M", help="the model, as in `sihg train`")
     what.add_argument("--width", metavar="W", help="factor on its number of channels")
     what.add_argument("--device", metavar="D", help="where to compute: cpu, cuda, mps, ...")
+    add_trust(parser)
     add_common(parser)
     parser.set_defaults(run=run)
 
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     from sihg.robust.evaluation.evaluate_run import EvaluationRequest, find_targets, prepare
     from sihg.robust.evaluation.partial import EvaluationWarning
 
-    names = ("split", "samples", "seed", "last_iterate", "checkpoint", "curve", "points", "device")
+    names = ("split", "samples", "seed", "last_iterate", "checkpoint", "curve", "points", "device", "trust")
     request = EvaluationRequest(
         attacks=args.attacks,
         changes={name: getattr(args, name) for name in CHANGES if getattr(args, name) is not None},
@@ -111,9 +111,9 @@ def run(args: argparse.Namespace) -> int:
             bars.close()
             _print_results(records, as_json=args.json, several=several)
             for path in files:
-                print(f"record: {path}", file=sys.stderr)
+                say(f"record: {path}")
             for message in lost:
-                print(f"sihg: error: {message}", file=sys.stderr)
+                say(f"sihg: error: {message}")
     wrong = [check for _, record in records for check in record.checks if check.result == "error"]
     return 2 if lost or wrong else 0
 
@@ -121,13 +121,13 @@ def run(args: argparse.Namespace) -> int:
 def _run(prepared: "PreparedEvaluation", bars: Bars) -> "Evaluation | RadiusCurve":
     """Attack and check; say with how many verdicts it continues, and how many are kept if it is interrupted."""
     if prepared.verdicts:
-        print(f"continuing: {prepared.verdicts} verdicts are known", file=sys.stderr)
+        say(f"continuing: {prepared.verdicts} verdicts are known")
     try:
         return prepared.run(bars)
     except BaseException:
         bars.close()
         if prepared.verdicts:
-            print(f"{prepared.verdicts} verdicts are kept: the same command continues from there", file=sys.stderr)
+            say(f"{prepared.verdicts} verdicts are kept: the same command continues from there")
         raise
 
 
@@ -144,9 +144,9 @@ def _print_results(records: Records, *, as_json: bool, several: bool) -> None:
     """Print the results, if there are any, then notes and checks."""
     if not records:
         return
-    print(json_text(records, several=several) if as_json else results_table(records, several=several), flush=True)
+    show(json_text(records, several=several) if as_json else results_table(records, several=several))
     for line in check_lines(records, several=several):
-        print(line, file=sys.stderr)
+        say(line)
 
 
 def json_text(records: Records, *, several: bool) -> str:

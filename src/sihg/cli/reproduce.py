@@ -7,8 +7,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sihg.cli.common import add_common, count, print_warnings
+from sihg.cli.common import add_common, add_trust, count, print_warnings
 from sihg.cli.setting_flags import add_settings_arguments, read_settings_arguments
+from sihg.cli.terminal import say, show
 
 if TYPE_CHECKING:
     from sihg.experiments.grid_run import GridResult
@@ -51,6 +52,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the runs (default: runs/reproduce-PRESET)")
     parser.add_argument("--jobs", type=count, metavar="N", help="cells at a time (default: as many as cores allow)")
     parser.add_argument("--list", action="store_true", help="show the cells and their estimated cost, and stop")
+    add_trust(parser)
     add_common(parser, threads="threads per cell; the last digits of results depend on it (default: 1)")
     add_settings_arguments(parser, skip=("samples",))
     parser.set_defaults(run=run)
@@ -71,21 +73,22 @@ def run(args: argparse.Namespace) -> int:
         preset=args.preset,
         out=args.out,
         threads=1 if args.threads is None else args.threads,
+        trust=args.trust,
         settings=read_settings_arguments(args),
     )
-    print(f"settings: preset {args.preset or args.data}", file=sys.stderr)
+    say(f"settings: preset {args.preset or args.data}")
     grid_run = GridRun(grid, jobs=args.jobs, data_dir=args.data_dir)
     cells, left = len(grid_run.cells), len(grid_run.left)
     if left:
-        print("measuring a few steps of each method", file=sys.stderr)
+        say("measuring a few steps of each method")
         with print_warnings():
             grid_run.measure()
     if args.list:
-        print(listing(grid, grid_run.costs, grid_run.jobs, as_json=args.json))
+        show(listing(grid, grid_run.costs, grid_run.jobs, as_json=args.json))
         return 0
     if left:
         amount = f"{left} of {cells} cells to run in {grid.folder}, {grid_run.jobs} at a time"
-        print(f"{amount}: about {format_duration(grid_run.seconds())}", file=sys.stderr)
+        say(f"{amount}: about {format_duration(grid_run.seconds())}")
     with (
         GridProgress(grid_run.time_left(), cells, cells - left, grid_run.is_done) as display,
         closing(grid_run.events()) as events,
@@ -101,25 +104,25 @@ def _show(result: "GridResult", *, as_json: bool) -> int:
 
     grid, cells = result.grid, result.grid.cells()
     if as_json:
-        print(results_json(result), flush=True)
+        show(results_json(result))
     else:
-        print(results_table(grid, result.methods), flush=True)
+        show(results_table(grid, result.methods))
     if result.page_error:
-        print(f"warning: there is no report: {result.page_error}", file=sys.stderr)
+        say(f"warning: there is no report: {result.page_error}")
     for warning in result.warnings:
-        print(warning, file=sys.stderr)
+        say(warning)
     for name, reason in result.failed.items():
         log = next(cell.log for cell in cells if cell.name == name)
-        print(f"failed: {name}: {reason}; its whole output: {log}", file=sys.stderr)
+        say(f"failed: {name}: {reason}; its whole output: {log}")
     if result.page:
-        print(f"report: {result.page}", file=sys.stderr)
+        say(f"report: {result.page}")
     command = shlex.join(["sihg", *sys.argv[1:]]) if sys.argv[1:2] == ["reproduce"] else "the same command"
     if result.interrupted:
-        print(f"to continue: {command}", file=sys.stderr)
+        say(f"to continue: {command}")
         return 130
     if result.failed:
         failures = f"{len(result.failed)} of {len(cells)} cells failed"
-        print(f"{failures}: remove the cause, then {command} continues", file=sys.stderr)
+        say(f"{failures}: remove the cause, then {command} continues")
         return 1
     _suggest(result)
     return 1 if any(warning.level == "error" for warning in result.warnings) else 0
@@ -130,7 +133,7 @@ def _suggest(result: "GridResult") -> None:
     grid = result.grid
     runs = f"{shlex.quote(str(grid.folder))}/*-s0"
     if "standard" not in grid.attacks and not list(grid.folder.glob("*/evaluation/*standard*.json")):
-        print(f"next: sihg evaluate {runs} --attacks standard", file=sys.stderr)
+        say(f"next: sihg evaluate {runs} --attacks standard")
     radius = 2 * max(settings.eps for settings in grid.settings.values())
     if radius and not list(grid.folder.glob("*/evaluation/*_curve-*.json")):
-        print(f"accuracy against eps: sihg evaluate {runs} --attacks pgd-20 --curve 0:{radius:g}:9", file=sys.stderr)
+        say(f"accuracy against eps: sihg evaluate {runs} --attacks pgd-20 --curve 0:{radius:g}:9")

@@ -1,13 +1,12 @@
 """`sihg resume`: continue a run that was interrupted or killed."""
 
 import argparse
-import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sihg.cli.common import add_common, add_logger, print_warnings, use_threads
+from sihg.cli.common import add_common, add_logger, add_trust, print_warnings, use_threads
 from sihg.cli.setting_flags import add_settings_arguments, read_settings_arguments
+from sihg.cli.terminal import say
 from sihg.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
     parser.add_argument("folder", type=Path, metavar="RUN", help="the folder of the run")
     add_common(parser)
     add_logger(parser)
+    add_trust(parser)
     add_settings_arguments(parser, hidden=True)  # to say why they cannot be changed
     parser.set_defaults(run=run)
 
@@ -40,41 +40,31 @@ def run(args: argparse.Namespace) -> int:
     for name in read_settings_arguments(args):
         raise InputError("resume-settings", flag=f"--{name.replace('_', '-')}")
     folder = RunFolder.open(args.folder)
-    settings = read_run_settings(folder.config)
+    settings = read_run_settings(folder, trust=args.trust)
     count = _threads(folder, args.threads)
     with (
         print_warnings(),
         use_threads(count),
         TrainingOutput(args.logger) as output,
-        locked(folder.path),
+        locked(folder.path) as handle,
         name_last_checkpoint(folder),
     ):
-        trainer = Trainer(prepare(settings, data_dir=args.data_dir or folder.data_folder()), folder)
-        for text in trainer.resume():
-            print(f"skipped damaged checkpoint {text}", file=sys.stderr)
+        prepared = prepare(settings, data_dir=args.data_dir or folder.data_folder(trust=args.trust))
+        trainer = Trainer(prepared, folder, handle, resuming=True)
+        for text in trainer.skipped:
+            say(f"skipped damaged checkpoint {text}")
         here = trainer.progress
         if here.epoch >= settings.epochs:
-            print(f"{folder.path} is already finished", file=sys.stderr)
+            say(f"{folder.path} is already finished")
         else:
-            print(f"continuing at epoch {here.epoch + 1}, batch {here.number + 1}", file=sys.stderr)
+            say(f"continuing at epoch {here.epoch + 1}, batch {here.number + 1}")
         trained = trainer.run(output)
     return print_result(trained, folder, settings, as_json=args.json)
 
 
 def _threads(folder: "RunFolder", asked: int | None) -> int | None:
-    """Return the number of threads that the run began with, unless another is asked for or the cores are too few."""
-    import torch
-
-    began = folder.read_environment().threads
-    if began is None:
-        return asked
-    if asked is None and isinstance(began, int) and 0 < began <= (os.cpu_count() or 1):
-        return began
-    now = asked or torch.get_num_threads()
-    if now != began:
-        print(
-            f"warning: the run began with {began} threads and continues with {now}: "
-            "results repeat bit by bit only with the same number",
-            file=sys.stderr,
-        )
-    return asked
+    """Return the number of threads that the run has computed with so far, unless another is asked for."""
+    began = folder.threads()
+    if began is None and asked is None:
+        say("warning: the run does not say how many threads it began with: results may not repeat bit by bit")
+    return asked or began

@@ -3,6 +3,7 @@
 import argparse
 import json
 import shlex
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,7 +68,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
     out.add_argument("--out", type=Path, metavar="DIR", help="write histories, states, figures and a page to DIR")
     out.add_argument("--overwrite", action="store_true", help="replace an earlier solve in DIR")
     out.add_argument("--resume", type=Path, metavar="DIR", help="continue the solve in DIR, to --iterations in all")
-    add_trust(out)
+    add_trust(parser)
     parser.set_defaults(run=run)
 
 
@@ -76,7 +77,8 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         show(_listing(as_json=args.json))
         return 0
-    with closing(_prepare(args)) as comparison, interrupted_at_once():  # outside the loop of a method, which ends with its iteration
+    # Outside the loop of a method, which ends with its iteration, Ctrl-C ends the command at once.
+    with closing(_prepare(args)) as comparison, interrupted_at_once():
         try:
             interrupted = _run_methods(comparison)
         except (SihgError, KeyboardInterrupt):

@@ -22,9 +22,8 @@ from sihg.errors import SihgError
 from sihg.experiments.launcher import Progress
 from sihg.interrupt import interrupted_at_once
 from sihg.robust.evaluation.evaluate_run import EvaluationRequest, evaluate_run
-from sihg.robust.training.config import read_run_settings
 from sihg.robust.training.events import EpochDone, Event, StepDone, WarningRaised
-from sihg.robust.training.fit import resume_run, write_environment
+from sihg.robust.training.fit import resume_run
 from sihg.store.run_folder import GRID, InUseError, RunFolder, locked
 from sihg.store.schema import read_grid_config
 
@@ -34,16 +33,15 @@ PATIENCE_SECONDS = 600.0  # for a process of an earlier grid that still writes i
 Report = Callable[[Progress | str], object]  # receives progress, and lines for the log
 
 
-def train_cell(folder: str | Path, *, data_dir: Path | None = None, report: Report = print) -> bool:
+def train_cell(
+    folder: str | Path, *, data_dir: Path | None = None, trust: bool = False, report: Report = print
+) -> bool:
     """Train the run in a folder that has a config.toml, from its newest checkpoint or from the start.
 
     Returns:
         Whether it came to the last epoch; False after Ctrl-C.
     """
     run = RunFolder.open(folder)
-    with locked(run.path):
-        if not run.environment.exists():
-            write_environment(run, read_run_settings(run.config), data_dir)
     has_begun = False
 
     def on_event(event: Event) -> None:
@@ -56,14 +54,17 @@ def train_cell(folder: str | Path, *, data_dir: Path | None = None, report: Repo
         elif isinstance(event, EpochDone | WarningRaised):
             report(str(event))
 
-    return resume_run(folder, data_dir=data_dir, on_event=on_event).finished
+    return resume_run(folder, data_dir=data_dir, trust=trust, on_event=on_event).finished
 
 
-def evaluate_cell(folder: str | Path, *, data_dir: Path | None = None, report: Report = print) -> None:
+def evaluate_cell(
+    folder: str | Path, *, data_dir: Path | None = None, trust: bool = False, report: Report = print
+) -> None:
     """Attack the last checkpoint of the run in a folder, from where an earlier attempt was interrupted."""
     run = RunFolder.open(folder)
     grid = read_grid_config(run.path.parent / GRID)
-    request = EvaluationRequest(grid.attacks, samples=None if grid.test_samples == "all" else grid.test_samples)
+    samples = None if grid.test_samples == "all" else grid.test_samples
+    request = EvaluationRequest(grid.attacks, samples=samples, trust=trust)
 
     def progress(attack: str, done: int, total: int) -> None:
         report(Progress(attack, done, total))
@@ -83,8 +84,9 @@ def main(folder: Path, data_dir: Path | None = None) -> int:
         with interrupted_at_once():
             torch.set_num_threads(read_grid_config(folder.parent / GRID).threads)
             _wait_until_free(folder)
-            if train_cell(folder, data_dir=data_dir, report=report) and not stopping.is_set():
-                evaluate_cell(folder, data_dir=data_dir, report=report)
+            # The grid has compared the settings with those of its user, so code in them is the user's own.
+            if train_cell(folder, data_dir=data_dir, trust=True, report=report) and not stopping.is_set():
+                evaluate_cell(folder, data_dir=data_dir, trust=True, report=report)
                 return 0
     except SihgError as error:
         report(f"sihg: error: {error}")

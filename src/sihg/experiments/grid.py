@@ -1,6 +1,7 @@
 """A grid of runs, methods times seeds, in one folder: which cells it has, and the progress of each."""
 
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -9,11 +10,20 @@ from pathlib import Path
 import msgspec
 
 from sihg.errors import InputError
-from sihg.robust.training.config import Settings, read_run_settings
+from sihg.parse import MAX_NAME_BYTES, file_name
+from sihg.robust.training.config import Settings
+from sihg.robust.training.fit import new_folder
 from sihg.store import schema
+from sihg.store.files import list_names, make_parents, status
+from sihg.store.manifest import newest_manifest
 from sihg.store.run_folder import GRID, LOCK_NAME, OUTPUT, RunFolder, locked
 from sihg.store.schema import EvaluationRecord, GridConfig, MetricsRow
 from sihg.store.tables import read_table
+from sihg.store.trust import OWNER, is_own, mark_own
+
+
+class RecordWarning(UserWarning):
+    """A record of a cell cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -40,17 +50,15 @@ class Cell:
         """The file that receives all output of its processes."""
         return self.folder / OUTPUT
 
-    def write_config(self) -> None:
-        """Write config.toml for the cell's process, unless the run has one already."""
-        folder = RunFolder(self.folder)
-        if not folder.config.is_file():
-            RunFolder.create(self.folder)  # refuses a folder with other files
-            folder.write_config(self.settings.as_dict(), self.settings.help_texts())
+    def begin(self, threads: int, data_dir: Path | None = None) -> None:
+        """Make the run folder for the cell's process, unless there is one already."""
+        if status(RunFolder(self.folder).config) is None:
+            new_folder(self.folder, self.settings, threads=threads, data_dir=data_dir)  # refuses other files
 
     def last_row(self) -> MetricsRow | None:
         """Return the newest row of its metrics; None before the end of the first epoch."""
         metrics = RunFolder(self.folder).metrics
-        rows = read_table(metrics) if metrics.is_file() else []
+        rows = read_table(metrics, sealed=True) if status(metrics) is not None else []
         return MetricsRow.from_cells(rows[-1]) if rows else None
 
     def epochs_done(self) -> int:
@@ -62,7 +70,7 @@ class Cell:
         """Say how far it is: "to do", "3 of 20 epochs", "trained" or "done"."""
         if self.record() is not None:
             return "done"
-        if not RunFolder(self.folder).config.is_file():
+        if status(RunFolder(self.folder).config) is None:
             return "to do"
         done, epochs = self.epochs_done(), self.settings.epochs
         return "trained" if done >= epochs else f"{done} of {epochs} epochs"
@@ -74,16 +82,23 @@ class Cell:
         return sum(phases.values()) - phases["training"] * min(1.0, self.epochs_done() / self.settings.epochs)
 
     def record(self) -> EvaluationRecord | None:
-        """Return the evaluation of the finished run; None if it is missing or damaged, so that it is made again."""
-        last = self.last_row()
+        """Return the evaluation of the finished run's newest weights; None if there is none.
+
+        A record that is damaged is made again, with a warning.
+        """
+        last, folder = self.last_row(), RunFolder(self.folder)
         if last is None or last.epoch < self.settings.epochs:
             return None
-        for file in sorted(RunFolder(self.folder).evaluation.glob("*.json")):
-            try:
-                found = schema.read_evaluation(file)
-            except InputError:
+        newest = newest_manifest(folder.checkpoints, "last")
+        for name in list_names(folder.evaluation):
+            if not name.endswith(".json") or name.startswith("."):
                 continue
-            is_newest = Path(found.weights).name == f"last-{last.step:08d}"
+            try:
+                found = schema.read_evaluation(folder.evaluation / name)
+            except InputError as error:
+                warnings.warn(f"{error}; it is made again", RecordWarning, stacklevel=2)
+                continue
+            is_newest = newest is not None and found.manifest == newest.sha256
             if isinstance(found, EvaluationRecord) and is_newest and self._is_asked(found):
                 return found
         return None
@@ -109,6 +124,7 @@ class Grid:
         attacks: The attacks of the evaluations.
         samples: How many test samples are attacked; None for all.
         threads: The threads of each cell. Floating-point sums depend on their number.
+        trust: Whether to use what lies in the folder although no command of yours made it.
     Example:
         >>> grid = Grid(Path("runs/small"), {"pgd": Settings(epochs=2)}, trials=2, attacks=("natural", "pgd-20"))
         >>> [cell.name for cell in grid.cells()]
@@ -121,25 +137,28 @@ class Grid:
     attacks: tuple[str, ...]
     samples: int | None = None
     threads: int = 1
+    trust: bool = False
 
     def cells(self) -> list[Cell]:
         """Return all cells, seed by seed, so that methods can be compared early."""
         return [
-            Cell(self.folder / f"{method}-s{seed}", replace(run, seed=seed).complete(), self.attacks, self.samples)
+            Cell(self.folder / _cell_name(method, seed), replace(run, seed=seed).complete(), self.attacks, self.samples)
             for seed in range(self.trials)
             for method, run in self.settings.items()
         ]
 
     def check(self) -> None:
         """Raise InputError if the folder has other files, or runs with other settings."""
-        if not self.folder.exists():
+        if status(self.folder) is None:
             return
         if not self.folder.is_dir():
             raise InputError("out-is-a-file", out=self.folder)
         config = self.folder / GRID
-        if config.is_file():
+        if status(config) is not None:
+            if not self.trust and not is_own(self.folder, config):
+                raise InputError("foreign-grid", folder=self.folder)
             self._check_config(schema.read_grid_config(config))
-        elif foreign := [path.name for path in sorted(self.folder.iterdir()) if not _is_ours(path.name)]:
+        elif foreign := [name for name in list_names(self.folder) if not _is_ours(name)]:
             raise InputError("folder-not-a-grid", found=foreign[0], folder=self.folder, file=GRID)
         for cell in self.cells():
             self._check_cell(cell)
@@ -153,30 +172,29 @@ class Grid:
 
     def _check_cell(self, cell: Cell) -> None:
         folder = RunFolder(cell.folder)
-        if not folder.config.is_file():
+        if status(folder.config) is None:
             return
-        theirs, ours = (
-            schema.flatten_settings(settings.as_dict())
-            for settings in (read_run_settings(folder.config), cell.settings)
-        )
-        threads = folder.read_environment().threads or self.threads
+        theirs = schema.read_run_config(folder.config).settings  # compared as text: nothing that it names is loaded
+        ours = schema.flatten_settings(cell.settings.as_dict())
+        threads = folder.threads() or self.threads
         _check_same(cell.folder, {**theirs, "threads": threads}, {**ours, "threads": self.threads})
 
     @contextmanager
     def opened(self) -> Iterator[None]:
         """Make the folder if needed, hold its lock, and keep the settings in it."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_parents(self.folder / GRID)
         except OSError as error:
             raise InputError("cannot-make-folder", folder=self.folder, reason=error.strerror or error) from error
         with locked(self.folder):
             self.check()
             path, config = self.folder / GRID, self._config()
-            before = schema.read_grid_config(path) if path.is_file() else None
+            before = schema.read_grid_config(path) if status(path) is not None else None
             if before is not None:
                 config = msgspec.structs.replace(config, methods={**before.methods, **config.methods})
             if config != before:
                 schema.write_grid_config(path, config)
+                mark_own(self.folder, path.read_bytes())
             yield
 
     def _config(self) -> GridConfig:
@@ -195,7 +213,13 @@ def count_cores() -> int:
 
 def _is_ours(name: str) -> bool:
     """Whether a file is the lock, or left by a write that was cut short."""
-    return name == LOCK_NAME or name.startswith(f".{GRID}.")
+    return name in (LOCK_NAME, OWNER) or name.startswith(f".{GRID}.")
+
+
+def _cell_name(method: str, seed: int) -> str:
+    """Return METHOD-sSEED; the path of a user's method would lead out of the grid's folder."""
+    is_plain = "/" not in method and len(method.encode()) <= MAX_NAME_BYTES
+    return f"{method if is_plain else file_name(method, hashed=True)}-s{seed}"
 
 
 def _check_same(folder: Path, theirs: schema.Settings, ours: schema.Settings) -> None:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from sihg.errors import InputError, SihgError, UnknownNameError
@@ -111,7 +112,7 @@ class GridRun:
     def _job(self, cell: Cell) -> Job:
         command = [sys.executable, "-m", "sihg.experiments.cell", str(cell.folder)]
         command += [] if self.data_dir is None else [str(self.data_dir)]
-        return Job(cell.name, command, cell.log, prepare=cell.write_config)
+        return Job(cell.name, command, cell.log, prepare=partial(cell.begin, self.grid.threads, self.data_dir))
 
     def result(self) -> GridResult:
         """Summarise the finished cells and write the page."""
@@ -166,6 +167,7 @@ def build_grid(
     preset: str | None = None,
     out: str | Path | None = None,
     threads: int = 1,
+    trust: bool = False,
     settings: Mapping[str, object] | None = None,
 ) -> Grid:
     """Build the grid of `sihg reproduce`: several methods with several seeds on a data set.
@@ -179,6 +181,7 @@ def build_grid(
         preset: The settings to begin with (default: the preset of the data set).
         out: The folder of the runs (default: runs/reproduce-PRESET).
         threads: The threads of each cell.
+        trust: Whether to continue in a folder that no command of yours made, with the results in it.
         settings: Settings of the runs by name; each goes to the methods that have it.
     Returns:
         The grid, ready for `run_grid`.
@@ -209,6 +212,7 @@ def build_grid(
         attacks=tuple(_names(attacks, "attacks", "natural,pgd-20")),
         samples=samples,
         threads=threads,
+        trust=trust,
     )
 
 

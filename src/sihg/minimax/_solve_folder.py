@@ -1,13 +1,27 @@
 """The folder of a comparison: config.json, summary.json, field.json, and for each method its rows, state and path."""
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from sihg.errors import InputError
 from sihg.minimax.history import History
 from sihg.minimax.solve_state import SolveState
-from sihg.store.files import write_text
-from sihg.store.schema import SolveConfig, SolveField, SolveRow, SolveSummary, read_record, write_record
+from sihg.store.files import list_names, status, write_text
+from sihg.store.run_folder import LOCK_NAME
+from sihg.store.schema import (
+    SolveConfig,
+    SolveField,
+    SolveRow,
+    SolveSummary,
+    read_record,
+    record_text,
+    write_record,
+)
+from sihg.store.tables import read_table, table_text
+from sihg.store.trust import OWNER, check_code, mark_own
 
 Point = tuple[float, float, float]  # iteration, w, delta
 REMEDY = "--resume takes a folder made with --out"
@@ -21,9 +35,10 @@ class SolveFolder:
 
     def check_free(self) -> None:
         """Raise InputError if the folder holds files."""
-        if (self.path / "config.json").exists():
+        names = [name for name in list_names(self.path) if name not in (LOCK_NAME, OWNER)]
+        if "config.json" in names:
             raise InputError("solve-folder-used", path=self.path)
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        if names:
             raise InputError("solve-folder-not-empty", path=self.path)
 
     def begin(self, config: SolveConfig) -> None:
@@ -34,21 +49,30 @@ class SolveFolder:
         self.write_config(config)
 
     def write_config(self, config: SolveConfig) -> None:
-        """Write config.json."""
-        write_record(self.path / "config.json", config)
+        """Write config.json, and mark the folder as the user's own."""
+        path = write_record(self.path / "config.json", config)
+        mark_own(self.path, path.read_bytes())
 
-    def read_config(self) -> SolveConfig:
-        """Read config.json."""
-        return read_record(self.path / "config.json", SolveConfig, REMEDY)
+    def read_config(self, *, trust: bool) -> SolveConfig:
+        """Read config.json; a foreign folder may name a problem in a file only with `trust`."""
+        path = self.path / "config.json"
+        config = read_record(path, SolveConfig, REMEDY)
+        check_code(self.path, path, {"problem": config.problem} if ":" in config.problem else {}, trust=trust)
+        return config
 
     def write_row(self, row: SolveRow) -> None:
         """Write METHOD/row.json."""
         write_record(self.path / row.method / "row.json", row)
 
-    def read_row(self, method: str) -> SolveRow | None:
+    def read_row(self, method: str, config: SolveConfig) -> SolveRow | None:
         """Read METHOD/row.json; None if the method has not ended yet."""
         path = self.path / method / "row.json"
-        return read_record(path, SolveRow, REMEDY) if path.exists() else None
+        if status(path) is None:
+            return None
+        row = read_record(path, SolveRow, REMEDY)
+        if row.config != identity(config):
+            raise InputError("solve-other-settings", path=path)
+        return row
 
     def write_summary(self, summary: SolveSummary, field: SolveField | None) -> None:
         """Write summary.json, and field.json for problems in the plane."""
@@ -60,8 +84,8 @@ class SolveFolder:
         """Save what a method reached; the state last, since rows after it are dropped when the run continues."""
         folder = self.path / method
         if path:
-            lines = ["iteration,w,delta", *(f"{int(k)},{w!r},{d!r}" for k, w, d in path), ""]
-            write_text(folder / "trajectory.csv", "\n".join(lines))
+            rows = [(f"{int(k)}", repr(w), repr(d)) for k, w, d in path]
+            write_text(folder / "trajectory.csv", table_text(("iteration", "w", "delta"), rows))
         history.save(folder / "history.json")
         history.save(folder / "history.csv")
         state.save(folder / "state.safetensors")
@@ -69,7 +93,7 @@ class SolveFolder:
     def load(self, method: str, record_every: int, *, in_plane: bool) -> tuple[SolveState | None, History, list[Point]]:
         """Load what an interrupted method saved, without rows after its state or off the interval."""
         folder, history = self.path / method, History()
-        if not (folder / "state.safetensors").exists():
+        if status(folder / "state.safetensors") is None:
             return None, history, []
         state = SolveState.load(folder / "state.safetensors")
         for row in History.load(folder / "history.json").rows():
@@ -78,12 +102,19 @@ class SolveFolder:
         return state, history, _read_path(folder / "trajectory.csv", state.iteration) if in_plane else []
 
 
+def identity(config: SolveConfig) -> str:
+    """Return what tells the results of one solve from those of another; the number of iterations may grow."""
+    return hashlib.sha256(record_text(msgspec.structs.replace(config, iterations=0, methods=())).encode()).hexdigest()
+
+
 def _read_path(file: Path, iterations: int) -> list[Point]:
     try:
-        rows = [line.split(",") for line in file.read_text(encoding="utf-8").splitlines()[1:]]
+        rows = [(row["iteration"], row["w"], row["delta"]) for row in read_table(file, sealed=True)]
         path = [(float(k), float(w), float(d)) for k, w, d in rows if int(k) <= iterations]
         if len(path) != iterations + 1:
             raise ValueError(f"{len(path)} of {iterations + 1} points")
-    except (OSError, ValueError) as error:
+    except (ValueError, KeyError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError("trajectory-unreadable", path=file, error=error) from error
     return path

@@ -4,6 +4,7 @@ import shlex
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import fields, replace
 from functools import partial
 from math import inf, isfinite
@@ -17,14 +18,15 @@ from sihg.core.prox import Box
 from sihg.errors import InputError, SihgError
 from sihg.minimax import measure, zoo
 from sihg.minimax._layout import flat
-from sihg.minimax._solve_folder import SolveFolder
+from sihg.minimax._solve_folder import SolveFolder, identity
 from sihg.minimax._start import check_suits, start_solve
 from sihg.minimax.history import History
 from sihg.minimax.problem import Problem
 from sihg.minimax.solve import Result, Run
 from sihg.minimax.solvers import method_class
 from sihg.parse import Value, parse_names
-from sihg.store.run_folder import describe_environment
+from sihg.store.files import make_folder
+from sihg.store.run_folder import describe_environment, locked
 from sihg.store.schema import SolveConfig, SolveField, SolveRow, SolveSummary
 from sihg.user_code import load_callable
 
@@ -74,15 +76,18 @@ def compare(
         >>> [(row.method, row.w_gradients, row.saddle_norm_squared < 1e-9) for row in summary.methods]
         [('ssi-hg', 50, True), ('gda', 50, False)]
     """
-    comparison = Comparison.new(problem, methods, **settings)
-    for name in comparison.config.methods:
-        if comparison.run(name).stopped.startswith("interrupted"):
-            break
-    return comparison.summarise()
+    with closing(Comparison.new(problem, methods, **settings)) as comparison:
+        for name in comparison.config.methods:
+            if comparison.run(name).stopped.startswith("interrupted"):
+                break
+        return comparison.summarise()
 
 
 class Comparison:
-    """A comparison in progress: its settings, its problem, its folder, and the rows of the methods that ended."""
+    """A comparison in progress: its settings, its problem, its folder, and the rows of the methods that ended.
+
+    It holds the lock of its folder until `close`.
+    """
 
     def __init__(self, config: SolveConfig, benchmark: zoo.Benchmark, folder: SolveFolder | None) -> None:
         if config.record_every < 1:
@@ -95,6 +100,10 @@ class Comparison:
             if not any(key in _setting_names(name) for name in config.methods):
                 raise InputError("unused-step-size", name=key, names=", ".join(config.methods))
         self.config, self.benchmark, self.folder = config, benchmark, folder
+        self._lock = ExitStack()
+        if folder:
+            make_folder(folder.path)
+            self._handle = self._lock.enter_context(locked(folder.path))
         self.rows: list[SolveRow] = []
         self.in_plane = benchmark.problem.w0.numel() == benchmark.problem.delta0.numel() == 1
 
@@ -118,21 +127,34 @@ class Comparison:
             steps=dict(settings.get("steps", {})),
         )
         made = Comparison(config, benchmark, files)
-        if files:
-            files.begin(config)
+        try:
+            if files and not settings.get("overwrite"):
+                files.check_free()  # again, now that it is locked
+            if files:
+                files.begin(config)
+        except BaseException:
+            made.close()
+            raise
         return made
 
     @staticmethod
-    def resumed(folder: str | Path, iterations: int | None = None) -> "Comparison":
-        """Continue the comparison in a folder, to `iterations` in all."""
+    def resumed(folder: str | Path, iterations: int | None = None, *, trust: bool = False) -> "Comparison":
+        """Continue the comparison in a folder, to `iterations` in all.
+
+        With `trust`, the folder may name a problem in a file although no command of yours made it.
+        """
         files = SolveFolder(Path(folder))
-        config = files.read_config()
+        config = files.read_config(trust=trust)
         if iterations is not None:
             config = msgspec.structs.replace(config, iterations=iterations)
         made = Comparison(config, load_benchmark(config.problem, config.options), files)
         if iterations is not None:
             files.write_config(config)
         return made
+
+    def close(self) -> None:
+        """Free the lock of the folder."""
+        self._lock.close()
 
     def run(self, name: str, show: Show = lambda _done, _note: None) -> SolveRow:
         """Run a method, or the rest of it, and return its row.
@@ -156,6 +178,7 @@ class Comparison:
                 raise InputError("user-problem-fails", problem=self.config.problem, name=name, error=error) from error
         row = self._row(name, result, tuple(dict.fromkeys(str(warning.message) for warning in caught)))
         if self.folder:
+            self._handle.check()
             self.folder.write_row(row)
         return row
 
@@ -181,17 +204,19 @@ class Comparison:
                 note = f"|F|^2 {progress.row['saddle_norm_squared']:.3g}"
             show(progress.iteration, note)
             if folder and time.monotonic() >= next_save:
+                self._handle.check()
                 folder.save(name, progress.resume(), _joined(earlier, run.history), path)
                 next_save = time.monotonic() + SECONDS_BETWEEN_SAVES
         result = run.result()
         result = replace(result, history=_joined(earlier, result.history))
         if folder:
+            self._handle.check()
             folder.save(name, result.state, result.history, path)
         return result
 
     def _finished(self, name: str) -> SolveRow | None:
         """Return the row of a method that has nothing left to do, from an earlier run."""
-        row = self.folder.read_row(name) if self.folder else None
+        row = self.folder.read_row(name, self.config) if self.folder else None
         if row is None:
             return None
         ended = row.stopped.startswith(("tolerance", "diverged")) or row.iterations >= self.config.iterations
@@ -224,6 +249,7 @@ class Comparison:
             bound=_finite(bound),
             stopped=result.stopped,
             warnings=messages,
+            config=identity(self.config),
         )
 
     def summarise(self) -> SolveSummary:
@@ -243,6 +269,7 @@ class Comparison:
             methods=tuple(self.rows),
         )
         if self.folder:
+            self._handle.check()
             self.folder.write_summary(summary, _field(self.benchmark) if self.in_plane else None)
         return summary
 

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 from collections.abc import Iterator, Mapping
 from math import isfinite
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from sihg.errors import InputError
 from sihg.store.files import write_text
+from sihg.store.schema import read_json, write_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -125,18 +125,18 @@ class History:
             columns = {
                 name: [value if isfinite(value) else None for value in values] for name, values in self.columns.items()
             }
-            return write_text(path, json.dumps({"about": self.about, "columns": columns}, indent=1, allow_nan=False))
+            return write_json(path, {"about": self.about, "columns": columns})
         raise InputError("history-ending", name=path.name)
 
     @staticmethod
     def load(path: str | Path) -> "History":
         """Read a history saved as JSON."""
         try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            content = read_json(Path(path), "solve again")
             history = History(content["about"])
             history.columns = {
                 name: [float("inf") if v is None else v for v in values] for name, values in content["columns"].items()
             }
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise InputError("history-unreadable", path=path, error=error) from error
         return history

@@ -4,8 +4,8 @@ import json
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
 from sihg.errors import InputError
@@ -13,7 +13,10 @@ from sihg.minimax.problem import Problem
 from sihg.minimax.solvers import METHODS, AnyMethod, method_name
 from sihg.minimax.solvers.base import State
 from sihg.minimax.step_sizes import StepSizes
-from sihg.store.files import write_bytes
+from sihg.store.files import read_regular, write_bytes
+from sihg.store.seal import NO_SUM, check_seal, seal
+
+MAX_STATE_BYTES = 2**36
 
 
 @dataclass(frozen=True, repr=False)
@@ -81,18 +84,23 @@ class SolveState:
             "plain": {name: value for name, value in inner.items() if not isinstance(value, Tensor)},
         }
         about |= {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("method", "steps", "inner")}
-        return write_bytes(path, save(tensors, metadata={"sihg": json.dumps(about)}))
+        return write_bytes(path, seal(save(tensors, metadata={"sihg": json.dumps(about), "seal": NO_SUM})))
 
     @staticmethod
     def load(path: str | Path) -> "SolveState":
-        """Read a saved state; nothing is unpickled."""
+        """Read a saved state; nothing is unpickled, and a changed bit is an error."""
         try:
-            with safe_open(path, framework="pt") as file:
-                about = json.loads((file.metadata() or {})["sihg"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+            data = read_regular(path, MAX_STATE_BYTES)
+            if (state := check_seal(data)) != "good":
+                raise InputError(f"seal-{state}", path=path)
+            tensors = load(data)
+            header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+            about = json.loads(header["__metadata__"]["sihg"])
             method = METHODS[about.pop("method")](**about.pop("settings"))
             inner = method.state(tensors.pop("w"), tensors.pop("delta"))
             inner = replace(inner, **tensors, **about.pop("plain"))
             return SolveState(method=method, steps=StepSizes(**about.pop("steps")), inner=inner, **about)
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        except InputError:
+            raise
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise InputError("state-unreadable", path=path, error=error) from error

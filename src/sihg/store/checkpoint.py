@@ -5,10 +5,8 @@ state of the run, and a SHA-256 of its own content. Nothing is ever unpickled.
 """
 
 import hashlib
-import json
 import math
 import os
-import re
 import secrets
 import shutil
 from collections.abc import Collection, Iterator, Mapping
@@ -17,20 +15,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
 from sihg.errors import InputError
-from sihg.store.files import Json, make_parents, sync_folder
-
-FORMAT, VERSION, MANIFEST = "sihg-checkpoint", 1, "manifest.json"
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
-_NUMBERED = re.compile(r"(?P<prefix>.+)-(?P<number>[0-9]+)", re.ASCII)
-# Folders that are not checkpoints: tmp is being written, old is being replaced, gone is being removed.
-_HIDDEN = re.compile(r"\.(?P<name>.+)\.(?P<role>tmp|old|gone)-[0-9a-f]+", re.ASCII)
+from sihg.store.files import Json, list_names, make_parents, status, sync_folder
+from sihg.store.manifest import (
+    HIDDEN,
+    MANIFEST,
+    NUMBERED,
+    PLAIN_NAME,
+    checkpoint_names,
+    find_checkpoint,
+    manifest_bytes,
+    number_of,
+    prefix_of,
+    read_file,
+    read_manifest,
+)
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ class Checkpoint:
     path: Path
     state: dict[str, Any]
     tensors: dict[str, dict[str, Tensor]]
+    sha256: str  # of the manifest
 
 
 @dataclass(frozen=True)
@@ -48,16 +53,6 @@ class Skipped:
 
     name: str
     reason: str
-
-
-class _File(msgspec.Struct, frozen=True):
-    bytes: int
-    sha256: str
-
-
-class _Manifest(msgspec.Struct, frozen=True):
-    files: dict[str, _File]
-    state: dict[str, Any]
 
 
 def write_checkpoint(
@@ -74,7 +69,7 @@ def write_checkpoint(
     """
     folder = Path(folder)
     for part in (name, *tensors):
-        if not _PLAIN_NAME.fullmatch(part):
+        if not PLAIN_NAME.fullmatch(part):
             raise InputError("checkpoint-name", name=part)
     if keep < 1:
         raise InputError("checkpoint-keep", keep=keep)
@@ -85,7 +80,7 @@ def write_checkpoint(
         _tidy(folder, name)
         temporary.mkdir()
         files = {f"{key}.safetensors": _write_tensors(temporary, key, group) for key, group in tensors.items()}
-        _write_durably(temporary / MANIFEST, _manifest(files, state))
+        _write_durably(temporary / MANIFEST, manifest_bytes(files, state))
         sync_folder(temporary)
         _put(temporary, folder / name)
     except OSError as error:
@@ -99,23 +94,25 @@ def write_checkpoint(
 
 def read_checkpoint(path: str | Path, only: Collection[str] | None = None) -> Checkpoint:
     """Read one checkpoint, or `only` these groups of tensors; raise InputError with everything that is wrong."""
-    checkpoint, problems = _read(_find(Path(path)), only)
+    checkpoint, problems = _read(find_checkpoint(Path(path)), only)
     if checkpoint is None:
         raise InputError("checkpoint-damaged", path=path, problems=problems, names="; ".join(problems))
     return checkpoint
 
 
 def newest_checkpoint(
-    folder: str | Path, prefix: str, only: Collection[str] | None = None
+    folder: str | Path, prefix: str, only: Collection[str] | None = None, *, twin: str = ""
 ) -> tuple[Checkpoint, list[Skipped]]:
     """Read the valid checkpoint PREFIX-NUMBER with the highest number; also return the newer ones that are damaged.
 
-    With `only` these groups of tensors, damage to the others does not matter.
+    With `only` these groups of tensors, damage to the others does not matter. TWIN-NUMBER is a second copy of
+    PREFIX-NUMBER, which is read if that one is damaged.
     """
     folder = Path(folder)
     skipped: list[Skipped] = []
-    for name in _names(folder, prefix):
-        checkpoint, problems = _read(_find(folder / name), only)
+    names = checkpoint_names(folder, prefix) + (checkpoint_names(folder, twin) if twin else [])
+    for name in sorted(names, key=number_of, reverse=True):  # stable: a checkpoint comes before its twin
+        checkpoint, problems = _read(find_checkpoint(folder / name), only)
         if checkpoint is not None:
             return checkpoint, skipped
         skipped.append(Skipped(name, "; ".join(problems)))
@@ -127,7 +124,7 @@ def newest_checkpoint(
 
 def verify_checkpoint(path: str | Path) -> list[str]:
     """List what is wrong with a checkpoint; nothing if it is valid."""
-    return _read(_find(Path(path)))[1]
+    return _read(find_checkpoint(Path(path)))[1]
 
 
 # ---- writing
@@ -154,20 +151,6 @@ def _separate(group: Mapping[str, Tensor]) -> dict[str, Tensor]:
             seen.add(place)
         separate[name] = t
     return separate
-
-
-def _manifest(files: Mapping[str, object], state: Mapping[str, object]) -> bytes:
-    rest = {"format": FORMAT, "version": VERSION, "files": files, "state": state}
-    return _pretty({**rest, "sha256": _sum(rest)})
-
-
-def _sum(rest: Mapping[str, object]) -> str:
-    canonical = json.dumps(rest, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(canonical.encode()).hexdigest()
-
-
-def _pretty(manifest: Mapping[str, object]) -> bytes:
-    return (json.dumps(manifest, sort_keys=True, indent=1, allow_nan=False) + "\n").encode()
 
 
 def _check_json(value: object, name: str) -> None:
@@ -198,7 +181,7 @@ def _put(temporary: Path, path: Path) -> None:
 
 @contextmanager
 def _aside(path: Path) -> Iterator[None]:
-    if not path.exists():
+    if status(path) is None:
         yield
         return
     old = _hidden(path.parent, path.name, "old")  # `_find` finds it if the process is killed before the second rename
@@ -214,11 +197,11 @@ def _aside(path: Path) -> Iterator[None]:
 
 def _prune(folder: Path, written: str, keep: int) -> None:
     """Remove older checkpoints beyond `keep`; incomplete ones do not count, higher numbers stay."""
-    if not (match := _NUMBERED.fullmatch(written)):
+    if not (match := NUMBERED.fullmatch(written)):
         return
     left = keep - 1
-    for name in _names(folder, match["prefix"]):
-        if _number(name) >= _number(written):
+    for name in checkpoint_names(folder, match["prefix"]):
+        if number_of(name) >= number_of(written):
             continue
         if left == 0:
             _remove(folder / name, name)
@@ -236,11 +219,11 @@ def _remove(path: Path, name: str) -> None:
 
 def _tidy(folder: Path, name: str) -> None:
     """Remove what kills have left of this prefix; a checkpoint that was moved aside comes back."""
-    for path in sorted(folder.iterdir()):
-        match = _HIDDEN.fullmatch(path.name)
-        if not match or _prefix(match["name"]) != _prefix(name):  # other prefixes may have other writers
+    for path in (folder / entry for entry in list_names(folder)):
+        match = HIDDEN.fullmatch(path.name)
+        if not match or prefix_of(match["name"]) != prefix_of(name):  # other prefixes may have other writers
             continue
-        if match["role"] == "old" and not (folder / match["name"]).exists():
+        if match["role"] == "old" and status(folder / match["name"]) is None:
             path.replace(folder / match["name"])
         else:
             shutil.rmtree(path, ignore_errors=True)
@@ -251,7 +234,7 @@ def _tidy(folder: Path, name: str) -> None:
 
 def _read(path: Path, only: Collection[str] | None = None) -> tuple[Checkpoint | None, list[str]]:
     """Open each file once, so that what was verified is what is used; return the content or the problems."""
-    manifest, problem = _read_manifest(path)
+    manifest, problem = read_manifest(path)
     if manifest is None:
         return None, [problem]
     tensors, problems = {}, []
@@ -259,7 +242,7 @@ def _read(path: Path, only: Collection[str] | None = None) -> tuple[Checkpoint |
         group = file.removesuffix(".safetensors")
         if only is not None and group not in only:
             continue
-        data, problem = _read_file(path / file, expected.bytes)
+        data, problem = read_file(path / file, expected.bytes)
         if data is not None and (found := hashlib.sha256(data).hexdigest()) != expected.sha256:
             problem = f"{file} has the SHA-256 {found}, expected {expected.sha256}"
         elif data is not None:
@@ -268,104 +251,16 @@ def _read(path: Path, only: Collection[str] | None = None) -> tuple[Checkpoint |
             except (SafetensorError, RuntimeError, ValueError, KeyError, TypeError, AssertionError) as error:
                 problem = f"{file} is not safetensors ({error})"
         problems += [problem] if problem else []
-    return (None if problems else Checkpoint(path, manifest.state, tensors)), problems
-
-
-def _read_manifest(path: Path) -> tuple[_Manifest | None, str]:
-    data, problem = _read_file(path / MANIFEST)
-    return _parse_manifest(data) if data is not None else (None, problem)
-
-
-def _parse_manifest(data: bytes) -> tuple[_Manifest | None, str]:
-    """Return a verified manifest, or what is wrong with it."""
-    try:
-        content = json.loads(data, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        return None, f"{MANIFEST} is not JSON ({error})"
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        return None, f"{MANIFEST} is not a manifest: expected the format {FORMAT!r}"
-    if content.get("version") != VERSION:
-        version = content.get("version")
-        return None, f"{MANIFEST} has version {version!r}, expected {VERSION}: a newer sihg may read it"
-    rest = {key: value for key, value in content.items() if key != "sha256"}
-    if (found := _sum(rest)) != content.get("sha256"):
-        return None, f"{MANIFEST} has the SHA-256 {found}, expected {content.get('sha256')}"
-    if data != _pretty(content):  # the sum is of the values; this compares every byte
-        return (
-            None,
-            f"{MANIFEST} has other bytes than sihg writes, {len(data)} instead of {len(_pretty(content))}",
-        )
-    try:
-        manifest = msgspec.convert(content, _Manifest)
-    except msgspec.ValidationError as error:
-        return None, f"{MANIFEST} is not a valid manifest ({error})"
-    for file in manifest.files:
-        if not _PLAIN_NAME.fullmatch(file) or not file.endswith(".safetensors"):
-            return None, f"{MANIFEST} lists {file!r}, which is not the plain name of a safetensors file"
-    return manifest, ""
-
-
-def _read_file(path: Path, expected: int | None = None) -> tuple[bytes | None, str]:
-    """Return the bytes of a regular file of the expected size, or what is wrong."""
-    try:
-        if path.is_symlink() or (path.exists() and not path.is_file()):
-            return None, f"{path.name} is not a regular file"
-        with path.open("rb") as file:
-            found = os.fstat(file.fileno()).st_size
-            if expected is not None and found != expected:
-                return None, f"{path.name} has {found} bytes, expected {expected}"
-            return file.read(), ""
-    except FileNotFoundError:
-        return None, f"{path.name} is missing"
-    except OSError as error:
-        return None, f"{path.name} cannot be read ({error.strerror or error})"
+    return (None if problems else Checkpoint(path, manifest.state, tensors, manifest.sha256)), problems
 
 
 def _is_incomplete(path: Path) -> bool:
     """Check the manifest and the sizes; the sums of large files are left to the reader."""
-    manifest, _ = _read_manifest(path)
+    manifest, _ = read_manifest(path)
     try:
         return manifest is None or any((path / f).stat().st_size != e.bytes for f, e in manifest.files.items())
     except OSError:
         return True
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-# ---- names
-
-
-def _names(folder: Path, prefix: str) -> list[str]:
-    """List the checkpoints PREFIX-NUMBER of a folder, also those moved aside, the highest number first."""
-    names = set()
-    for path in folder.iterdir() if folder.is_dir() else ():
-        hidden = _HIDDEN.fullmatch(path.name)
-        name = hidden["name"] if hidden and hidden["role"] == "old" else path.name
-        match = _NUMBERED.fullmatch(name)
-        if path.is_dir() and match and match["prefix"] == prefix:
-            names.add(name)
-    return sorted(names, key=lambda name: (_number(name), name), reverse=True)
-
-
-def _find(path: Path) -> Path:
-    """Return the folder of a checkpoint: its own, or where it was moved aside when a kill came."""
-    if not path.exists() and path.parent.is_dir():
-        for other in sorted(path.parent.iterdir()):
-            match = _HIDDEN.fullmatch(other.name)
-            if match and match["role"] == "old" and match["name"] == path.name:
-                return other
-    return path
-
-
-def _prefix(name: str) -> str:
-    match = _NUMBERED.fullmatch(name)
-    return match["prefix"] if match else name
-
-
-def _number(name: str) -> int:
-    return int(name.rpartition("-")[2])
 
 
 def _hidden(folder: Path, name: str, role: str) -> Path:

@@ -1,6 +1,8 @@
 """Write files that are either whole or absent; write and read settings as TOML, bit by bit the same."""
 
 import datetime
+import errno
+import hashlib
 import os
 import secrets
 import stat
@@ -127,6 +129,36 @@ def read_regular(path: str | Path, limit: int = MAX_TEXT_BYTES) -> bytes:
         return file.read(limit + 1)
 
 
+def sha256_of_file(path: str | Path) -> str:
+    """Return the SHA-256 of a file's content."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def open_in_place(path: str | Path, flags: int = 0) -> int:
+    """Open a file to write in it, and return its handle; the caller closes it.
+
+    A link is refused, and so is a file that has a second name (a hard link): writing would change another file.
+
+    Raises:
+        InputError: It is a link, has another name, or is not a regular file ("linked-file").
+        OSError: It cannot be opened.
+    """
+    extra = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        handle = os.open(path, os.O_RDWR | flags | extra, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK):
+            raise InputError("linked-file", path=path, what="a link") from error
+        raise
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        os.close(handle)
+        what = f"a file with {found.st_nlink} names" if stat.S_ISREG(found.st_mode) else "not a regular file"
+        raise InputError("linked-file", path=path, what=what)
+    return handle
+
+
 def status(path: str | Path) -> os.stat_result | None:
     """Return the status of what lies at a path, of a link itself; None only if nothing is there.
 
@@ -150,7 +182,7 @@ def list_names(folder: str | Path) -> list[str]:
         InputError: The folder cannot be read.
     """
     try:
-        return sorted(os.listdir(folder))
+        return sorted(entry.name for entry in Path(folder).iterdir())
     except FileNotFoundError:
         return []
     except OSError as error:

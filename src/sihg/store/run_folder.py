@@ -2,8 +2,10 @@
 
 import os
 import platform
+import re
 import shlex
 import shutil
+import stat
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -11,12 +13,21 @@ from pathlib import Path
 from typing import Self
 
 from sihg.errors import InputError
-from sihg.store.files import to_toml, write_text
-from sihg.store.schema import Environment, read_record, write_record
+from sihg.store.files import list_names, make_parents, status, write_bytes
+from sihg.store.manifest import newest_manifest
+from sihg.store.schema import Environment, read_record, toml_bytes, write_record
+from sihg.store.trust import OWNER, is_own, mark_own
 
 LOCK_NAME = ".lock"
 GRID = "grid.toml"  # the settings of a folder of runs that `sihg reproduce` made
 OUTPUT = "output.log"  # what a grid's process prints; exists before the run does
+_TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}", re.DOTALL)  # of a file that is being written
+_ENDINGS = {  # of the files in the folders of a run
+    "checkpoints": (".safetensors", "manifest.json"),
+    "evaluation": (".json", ".npz", ".npy", ".svg", ".png"),
+    "memory": (".bin", "memory.json"),
+    "report": (".svg", ".png", ".csv", ".md", ".html"),
+}
 
 
 class RunFolder:
@@ -26,7 +37,7 @@ class RunFolder:
         path: The folder. It is neither made nor checked: see `create` and `open`.
     Example:
         >>> folder = RunFolder.create("runs/first")
-        >>> folder.write_config({"method": {"name": "pgd", "eps": 0.1}})
+        >>> folder.begin({"method": {"name": "pgd", "eps": 0.1}}, threads=1)
         >>> RunFolder.open("runs/first").config.name
         'config.toml'
     """
@@ -35,7 +46,8 @@ class RunFolder:
     NAMES = (
         *("checkpoints", "evaluation", "memory"),
         *("index.html", "report"),
-        *("gallery.npz", "metrics.csv", "log.jsonl", "memory.csv", "environment.json", "config.toml"),
+        *("gallery.npz", "metrics.csv", "log.jsonl", "memory.csv"),
+        *(OWNER, "environment.json", "config.toml"),
     )
 
     def __init__(self, path: str | Path) -> None:
@@ -55,7 +67,7 @@ class RunFolder:
         """Make the folder of a new run; `overwrite` removes an earlier run from it, and no other files."""
         folder = cls(path)
         try:
-            folder.path.mkdir(parents=True, exist_ok=True)
+            make_parents(folder.path / "any")
             if folder._contents():
                 folder._make_room(overwrite=overwrite)
         except OSError as error:
@@ -67,66 +79,120 @@ class RunFolder:
     def open(cls, path: str | Path) -> Self:
         """Return the folder of an existing run, or raise InputError."""
         folder = cls(path)
-        if not folder.path.exists():
+        if status(folder.path) is None:
             raise InputError("missing-run", path=path)
-        if not folder.config.is_file():
+        if status(folder.config) is None:
             what = "has no config.toml" if folder.path.is_dir() else "is a file"
             raise InputError("not-a-run", path=path, what=what)
         return folder
 
-    def write_config(self, settings: Mapping[str, object], comments: Mapping[str, str] | None = None) -> None:
-        """Write the settings. This is the first file of a run: it makes the folder a run folder."""
-        write_text(self.config, to_toml(settings, comments))
-
-    def write_environment(self, *, threads: int, data_folder: Path | None = None) -> None:
-        """Write versions, hardware, the number of threads and where the data lies."""
+    def begin(
+        self,
+        settings: Mapping[str, object],
+        comments: Mapping[str, str] | None = None,
+        *,
+        threads: int,
+        data_folder: Path | None = None,
+    ) -> None:
+        """Write what a run begins with: its mark and its environment, and last config.toml, which makes it a run."""
+        config = toml_bytes(settings, comments)
         where = None if data_folder is None else str(data_folder)
+        mark_own(self.path, config)
         write_record(self.environment, describe_environment(threads=threads, data_folder=where))
+        write_bytes(self.config, config)
 
     def read_environment(self) -> Environment:
         """Read what the run was made with; an empty record if that was never written."""
-        if not self.environment.exists():
+        if status(self.environment) is None:
             return Environment()
         return read_record(self.environment, Environment)
 
-    def data_folder(self) -> Path | None:
-        """Return where the run found its data, if that is known and still exists."""
+    def threads(self) -> int | None:
+        """Return the number of threads that the run computes with, by its newest checkpoint or from its beginning."""
+        manifest = newest_manifest(self.checkpoints, "last")
+        found = None if manifest is None else manifest.state.get("threads")
+        return found if isinstance(found, int) else self.read_environment().threads
+
+    def is_own(self) -> bool:
+        """Return whether this user's own command made the run."""
+        return is_own(self.path, self.config)
+
+    def data_folder(self, *, trust: bool = False) -> Path | None:
+        """Return where the run found its data; None if that is gone, or if the folder is foreign and not trusted."""
         found = self.read_environment().data_folder
-        return Path(found) if found and Path(found).is_dir() else None
+        if not found or not Path(found).is_dir():
+            return None
+        return Path(found) if trust or self.is_own() else None
 
     def clear(self, *, whole: bool) -> None:
-        """Remove what a run has written, or with `whole` the folder itself; warn about what cannot be removed."""
-        for path in [self.path] if whole else [self.path / name for name in self.NAMES]:
+        """Remove what a run has written, with `whole` also the folder itself; warn about what cannot be removed."""
+        for path in [self.path / name for name in self.NAMES]:
             try:
+                self._check_known(path)
                 _remove(path)
-            except OSError as error:
-                warnings.warn(f"cannot remove {path} ({error.strerror or error}): remove it yourself", stacklevel=2)
+            except (OSError, InputError) as error:
+                reason = getattr(error, "strerror", None) or error
+                warnings.warn(f"cannot remove {path} ({reason}): remove it yourself", stacklevel=2)
+        if whole:
+            with suppress(OSError):  # it holds something else, which stays
+                (self.path / LOCK_NAME).unlink(missing_ok=True)
+                self.path.rmdir()
 
-    def _contents(self) -> list[Path]:
-        """List what lies in the folder, except its lock, its output and leftovers of interrupted writes."""
-        leftovers = tuple(f".{name}." for name in self.NAMES)
-        present = (path for path in sorted(self.path.iterdir()) if path.name not in (LOCK_NAME, OUTPUT))
-        return [path for path in present if not path.name.startswith(leftovers)]
+    def check_links(self) -> None:
+        """Raise InputError if a folder in which the run writes is a link: it would write elsewhere."""
+        for path in (self.checkpoints, self.evaluation, self.memory):
+            found = status(path)
+            if found is not None and not stat.S_ISDIR(found.st_mode):
+                raise InputError("linked-folder", path=path)
+
+    def _contents(self) -> list[str]:
+        """List what lies in the folder, except its lock, its output and leftovers of interrupted writes.
+
+        What a run writes before config.toml is such a leftover, too, as long as there is no config.toml.
+        """
+        present = [name for name in list_names(self.path) if name not in (LOCK_NAME, OUTPUT)]
+        present = [name for name in present if not self._is_leftover(name)]
+        return [] if set(present) <= {OWNER, self.environment.name} else present
+
+    def _is_leftover(self, name: str) -> bool:
+        found = _TEMPORARY.fullmatch(name)
+        return found is not None and found["name"] in self.NAMES
 
     def _make_room(self, *, overwrite: bool) -> None:
-        if not self.config.is_file():
-            raise InputError("folder-not-empty", path=self.path, name=self._contents()[0].name)
+        if status(self.config) is None:
+            raise InputError("folder-not-empty", path=self.path, name=self._contents()[0])
         if not overwrite:
             resume = f"sihg resume {shlex.quote(str(self.path))}"
             raise InputError("run-folder-exists", path=self.path, resume=resume)
-        if foreign := [path.name for path in self._contents() if path.name not in self.NAMES]:
-            raise InputError("foreign-file", path=self.path, name=foreign[0])
         with locked(self.path):
+            if foreign := [name for name in self._contents() if name not in self.NAMES]:
+                raise InputError("foreign-file", path=self.path, name=foreign[0])
             for name in self.NAMES:
-                for path in (*self.path.glob(f".{name}.*"), self.path / name):
-                    _remove(path)
+                self._check_known(self.path / name)
+            for name in (*filter(self._is_leftover, list_names(self.path)), *self.NAMES):
+                _remove(self.path / name)
+
+    def _check_known(self, path: Path) -> None:
+        """Raise InputError if a folder of the run holds a file that no command of ours wrote."""
+        found, endings = status(path), _ENDINGS.get(path.name, ())
+        if found is None or not stat.S_ISDIR(found.st_mode):
+            return
+        for folder, _, files in os.walk(path, onerror=_raise):
+            for name in files:
+                if not name.endswith(endings) and not _TEMPORARY.fullmatch(name):
+                    raise InputError("foreign-file", path=self.path, name=Path(folder, name).relative_to(self.path))
 
     def __repr__(self) -> str:
         return f"RunFolder({str(self.path)!r})"
 
 
+def _raise(error: OSError) -> None:
+    raise error
+
+
 def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
+    found = status(path)
+    if found is not None and stat.S_ISDIR(found.st_mode):
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
@@ -139,14 +205,67 @@ class InUseError(InputError):
     """Raised when another process holds a folder's lock."""
 
 
+class FolderHandle:
+    """A folder in which work goes on. It notices that the folder was moved, removed or replaced.
+
+    The folder is held open, so that no other one can get its inode.
+
+    Args:
+        folder: An existing folder.
+    Example:
+        >>> _ = RunFolder.create("runs/first")
+        >>> handle = FolderHandle("runs/first")
+        >>> _ = Path("runs/first").rename("runs/second")
+        >>> handle.check()
+        Traceback (most recent call last):
+        sihg.errors.InputError: runs/first was moved, removed or replaced while it was in use: ...
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.path = Path(folder)
+        self._known: dict[Path, tuple[int, int]] = {}
+        self._handle: int | None = None
+        with suppress(OSError):  # Windows cannot open folders
+            self._handle = os.open(self.path, os.O_RDONLY)
+        self.include(self.path)
+
+    def include(self, path: Path) -> None:
+        """Check also that this file stays the one that it is now."""
+        found = path.stat()
+        self._known[path] = (found.st_dev, found.st_ino)
+
+    def check(self) -> None:
+        """Raise InputError unless the path still leads to the folder that it was at the beginning."""
+        for path, known in self._known.items():
+            try:
+                found = path.stat()
+            except FileNotFoundError:
+                found = None
+            except OSError as error:
+                raise InputError("cannot-look", path=path, reason=error.strerror or error) from error
+            if found is None or (found.st_dev, found.st_ino) != known:
+                raise InputError("folder-moved", path=self.path)
+
+    def close(self) -> None:
+        """Let the folder go."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+    def __del__(self) -> None:
+        self.close()
+
+
 @contextmanager
-def locked(folder: str | Path) -> Iterator[None]:
+def locked(folder: str | Path) -> Iterator[FolderHandle]:
     """Hold a folder's lock; the kernel frees it when the process ends, however it ends.
 
     The lock file stays and names its holder: removing it would let two processes lock two files of that name.
 
     Args:
         folder: An existing folder.
+    Returns:
+        The folder's handle, which also notices that the lock file was removed or replaced.
     Raises:
         InUseError: If another process, or another block of this one, holds the lock.
         InputError: If the folder is missing, cannot be written to, or lies on a disk without locks.
@@ -161,17 +280,29 @@ def locked(folder: str | Path) -> Iterator[None]:
     lock = FileLock(path, timeout=0, preserve_lock_file=True, on_acquired=_write_holder)
     try:
         path.parent.stat()  # FileLock would make a missing folder
+        _check_lock_file(path)
         lock.acquire()
     except Timeout:
         raise InUseError("folder-in-use", folder=folder, holder=_read_holder(path)) from None
     except OSError as error:
         raise InputError("cannot-lock", folder=folder, reason=error.strerror or error) from error
+    handle = FolderHandle(folder)
     try:
-        yield
+        handle.include(path)
+        yield handle
     finally:
-        with suppress(OSError):  # the name is for people; the lock itself is freed below
+        with suppress(OSError, InputError):  # the name is for people; the lock itself is freed below
+            handle.check()
             os.truncate(path, 0)
+        handle.close()
         lock.release()
+
+
+def _check_lock_file(path: Path) -> None:
+    """Raise InputError if the lock file is a link or has another name: its holder's name is written into it."""
+    found = status(path)
+    if found is not None and (not stat.S_ISREG(found.st_mode) or found.st_nlink > 1):
+        raise InputError("linked-file", path=path, what="a link or has a second name")
 
 
 def _write_holder(handle: int) -> None:

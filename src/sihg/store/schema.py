@@ -2,6 +2,7 @@
 
 Records are msgspec structs: types are checked on reading, and a mistake becomes one sentence that names the field.
 Each file has one writer and one reader. `format` is the version of a file's layout; a file without it has format 1.
+Since format 2 every file carries its own sum (`sihg.store.seal`), which every reader checks.
 """
 
 import json
@@ -14,9 +15,12 @@ import msgspec
 
 from sihg.errors import InputError
 from sihg.parse import Value
-from sihg.store.files import from_toml, to_toml, write_text
+from sihg.store.files import from_toml, read_regular, to_toml, write_bytes
+from sihg.store.seal import NO_SUM, check_seal, seal
+from sihg.store.tables import Mark
 
-FORMAT = 1  # of every record that this version writes
+FORMAT = 2  # of every record that this version writes
+SEALED_FORMAT = 2  # since which files carry a sum
 NOT_SET = "none"  # how a TOML file says that a setting has no value
 MAX_DIFFERENCES_NAMED = 3
 Json = Value | dict[str, Any] | None
@@ -66,7 +70,7 @@ class Environment(Record, frozen=True, kw_only=True, omit_defaults=True):
     cores: str = ""
     threads: int | None = None
     dtype: str | None = None
-    data_folder: str | None = None
+    data_folder: str | None = None  # believed only in a folder that this user's own command made
 
 
 class MetricsRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,9 +157,10 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     progress: Progress
     optimizer: Json
-    sizes: dict[str, int]  # bytes of the tables when the checkpoint was made
+    tables: dict[str, Mark]  # how far the tables were when the checkpoint was made
     data: DataIdentity
-    settings: Settings = {}
+    settings: Settings
+    threads: int
 
 
 class BestState(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,6 +168,7 @@ class BestState(msgspec.Struct, frozen=True, kw_only=True):
 
     row: MetricsRow
     data: DataIdentity
+    settings: Settings
 
 
 # ---- an evaluation: evaluation/NAME.json
@@ -214,7 +220,9 @@ class EvaluationHeader(Record, frozen=True, kw_only=True):
     weights: str
     sha256: str
     checkpoint: str
+    manifest: str = ""  # SHA-256 of the checkpoint's manifest, which identifies the run and the step
     data: str
+    contents: str = ""  # SHA-256 of the samples
     split: str
     samples: int
     of: int
@@ -223,6 +231,7 @@ class EvaluationHeader(Record, frozen=True, kw_only=True):
     bounds: Bounds | None
     device: str
     rule: str  # which iterates count
+    files: dict[str, str] = {}  # SHA-256 of the files beside the record
 
 
 class EvaluationRecord(EvaluationHeader, frozen=True, kw_only=True):
@@ -319,6 +328,7 @@ class SolveRow(Record, frozen=True, kw_only=True):
     bound: float | None  # of Theorem 1
     stopped: str
     warnings: tuple[str, ...] = ()
+    config: str = ""  # identifies the settings that it was made with
 
 
 class SolveSummary(Record, frozen=True, kw_only=True):
@@ -359,15 +369,15 @@ def read_record(path: Path, kind: type[R], remedy: str = "restore the file, or r
         kind: The class of the record.
         remedy: What the user can do, the end of the error message.
     Raises:
-        InputError: The file is missing, not JSON, of a newer format, or has a field of another type.
+        InputError: The file is missing, changed, not JSON, of a newer format, or has a field of another type.
     """
-    return convert_record(_read_json(path, remedy), kind, path, remedy)
+    return convert_record(read_json(path, remedy), kind, path, remedy)
 
 
 def read_evaluation(path: Path, remedy: str = "evaluate again") -> EvaluationRecord | CurveRecord:
     """Read evaluation/NAME.json, of a table or of a curve."""
-    content = _read_json(path, remedy)
-    if isinstance(content, dict) and "curves" in content:
+    content = read_json(path, remedy)
+    if "curves" in content:
         return convert_record(content, CurveRecord, path, remedy)
     return convert_record(content, EvaluationRecord, path, remedy)
 
@@ -375,7 +385,7 @@ def read_evaluation(path: Path, remedy: str = "evaluate again") -> EvaluationRec
 def convert_record(content: object, kind: type[R], source: object, remedy: str) -> R:
     """Convert plain values to a record; `source` is named in the error."""
     found = content.get("format", 1) if isinstance(content, Mapping) else 1
-    if found != FORMAT:
+    if not (isinstance(found, int) and 1 <= found <= FORMAT):
         raise InputError("record-format", format=found, source=source, reads=FORMAT)
     try:
         return msgspec.convert(content, kind, strict=False)
@@ -384,8 +394,8 @@ def convert_record(content: object, kind: type[R], source: object, remedy: str) 
 
 
 def write_record(path: Path, record: msgspec.Struct) -> Path:
-    """Write a record as JSON, whole or not at all."""
-    return write_text(path, record_text(record))
+    """Write a record as sealed JSON, whole or not at all."""
+    return write_json(path, msgspec.to_builtins(record))
 
 
 def record_text(record: msgspec.Struct) -> str:
@@ -393,25 +403,65 @@ def record_text(record: msgspec.Struct) -> str:
     return json.dumps(msgspec.to_builtins(record), indent=1, allow_nan=False) + "\n"
 
 
-def _read_json(path: Path, remedy: str) -> Json:
+def write_json(path: Path, content: Mapping[str, object]) -> Path:
+    """Write a JSON object with its format and its seal, whole or not at all."""
+    text = json.dumps({"format": FORMAT, **content, "seal": NO_SUM}, indent=1, allow_nan=False) + "\n"
+    return write_bytes(path, seal(text.encode()))
+
+
+def read_json(path: Path, remedy: str) -> dict[str, Any]:
+    """Read a JSON object and check its seal."""
     try:
-        content: Json = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        data = read_regular(path)
+        content = json.loads(data)
+        if not isinstance(content, dict):
+            raise ValueError(f"it holds a {type(content).__name__}, not an object")
+    except InputError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
         why = getattr(error, "strerror", None) or error
         raise InputError("record-unreadable", path=path, why=why, remedy=remedy) from error
+    check_sealed(path, data, content.get("format", 1))
+    content.pop("seal", None)
     return content
+
+
+def check_sealed(path: Path, data: bytes, layout: object) -> None:
+    """Raise InputError for a wrong seal, or for none in a file whose format has one."""
+    state = check_seal(data)
+    if state == "wrong":
+        raise InputError("seal-wrong", path=path)
+    if state == "missing" and layout != 1:
+        raise InputError("seal-missing", path=path)
+
+
+def write_toml(path: Path, table: Mapping[str, object], comments: Mapping[str, str] | None = None) -> Path:
+    """Write settings as TOML with their format and their seal, whole or not at all."""
+    return write_bytes(path, toml_bytes(table, comments))
+
+
+def toml_bytes(table: Mapping[str, object], comments: Mapping[str, str] | None = None) -> bytes:
+    """Return what `write_toml` writes."""
+    return seal(f"{to_toml({'format': FORMAT, **table}, comments)}\n# {NO_SUM}\n".encode())
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file of a folder of results and check its seal; the format stays in the table."""
+    table = from_toml(path)
+    check_sealed(path, read_regular(path), table.get("format", 1))
+    return table
 
 
 def read_run_config(path: Path) -> RunConfig:
     """Read config.toml."""
-    table = from_toml(path)
+    table = read_toml(path)
     layout = table.pop("format", 1)
     return convert_record({"settings": flatten_settings(table), "format": layout}, RunConfig, path, "restore the file")
 
 
 def read_grid_config(path: Path) -> GridConfig:
     """Read grid.toml."""
-    table = from_toml(path)
+    table = read_toml(path)
     methods = table.get("methods", {})
     if isinstance(methods, Mapping):
         table["methods"] = {name: flatten_settings(settings) for name, settings in methods.items()}
@@ -420,10 +470,10 @@ def read_grid_config(path: Path) -> GridConfig:
 
 def write_grid_config(path: Path, config: GridConfig) -> Path:
     """Write grid.toml."""
-    note = "# The settings of the runs here. `sihg reproduce` may add methods and seeds, and changes nothing else.\n"
+    about = "The settings of the runs here. `sihg reproduce` may add methods and seeds, and changes nothing else."
     table = msgspec.to_builtins(config)
     table["methods"] = {name: nest_settings(settings) for name, settings in config.methods.items()}
-    return write_text(path, note + to_toml(table))
+    return write_toml(path, table, {"format": about})
 
 
 # ---- settings by dotted name

@@ -1,15 +1,34 @@
-"""Append to tables and logs: one write per line, so that a kill damages only the last line."""
+"""Append to tables and logs: one write per line, so that a kill damages only the last line.
+
+Every line ends with a sum over itself and all lines before it. So a changed, lost, moved or repeated line is noticed by
+everyone who reads. Lines lost at the end are noticed by a checkpoint, which keeps the `Mark` of each table.
+"""
 
 import csv
 import io
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from zlib import crc32
+
+import msgspec
 
 from sihg.errors import InputError, UnknownNameError
-from sihg.store.files import Json, sync_folder
+from sihg.store.files import Json, open_in_place, read_regular, status, sync_folder
+
+SUM = "sum"  # the last column of a table, the last key of a log's line
+LineSum = Callable[[Sequence[str], Path], int]  # checks lines and returns the sum of the last
+_JSON_SUM = re.compile(r', "sum": "([0-9a-f]{8})"}$')
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """How far a table was when a checkpoint was made: its bytes, and the sum of its last line."""
+
+    bytes: int
+    sum: str
 
 
 class _Lines:
@@ -17,47 +36,54 @@ class _Lines:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._least = 0  # bytes that `truncate` leaves
-        self._cut_incomplete_line()
+        self._sum = 0
+        if status(self.path) is not None:
+            whole = _whole_lines(self.path)
+            self._cut(len(whole.encode()))
+            self._sum = self._verify(whole)
+
+    def _verify(self, text: str) -> int:
+        """Return the sum of the last line, or raise InputError for the first line that is not as it was written."""
+        raise NotImplementedError
 
     def size(self) -> int:
-        """Return the number of bytes so far, for `truncate`."""
-        try:
-            return self.path.stat().st_size
-        except FileNotFoundError:
-            return 0
+        """Return the number of bytes so far."""
+        found = status(self.path)
+        return 0 if found is None else found.st_size
 
-    def truncate(self, size: int) -> None:
-        """Cut off what was written after the file had `size` bytes."""
+    def mark(self) -> Mark:
+        """Return how far the file is, for `truncate`."""
+        return Mark(self.size(), f"{self._sum:08x}")
+
+    def truncate(self, mark: Mark) -> None:
+        """Cut off what was written after the mark; raise InputError if what stays is not what the mark was set in."""
         found = self.size()
-        if found < size:
-            raise InputError("table-too-short", path=self.path, found=found, size=size)
-        if size == found:
-            return
-        try:
-            with self.path.open("r+b") as file:
-                file.seek(max(size - 1, 0))
-                if size < self._least or (size > 0 and file.read(1) != b"\n"):
-                    raise InputError("table-differs", path=self.path, size=size)
-                file.truncate(size)
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise self._failed(error) from error
+        if found < mark.bytes:
+            raise InputError("table-too-short", path=self.path, found=found, size=mark.bytes)
+        text = _whole_lines(self.path).encode()[: mark.bytes].decode(errors="replace") if found else ""
+        if (text and not text.endswith("\n")) or f"{(kept := self._verify(text)):08x}" != mark.sum:
+            raise InputError("table-differs", path=self.path, size=mark.bytes)
+        self._cut(mark.bytes)
+        self._sum = kept
 
     def flush_to_disk(self) -> None:
         """Return when every line so far, and the file's name, are on the disk."""
         try:
-            if self.path.exists():
-                with self.path.open("r+b") as file:
-                    os.fsync(file.fileno())
+            if status(self.path) is not None:
+                handle = open_in_place(self.path)
+                try:
+                    os.fsync(handle)
+                finally:
+                    os.close(handle)
                 sync_folder(self.path.parent)
         except OSError as error:
             raise self._failed(error) from error
 
-    def _append(self, line: str) -> None:
+    def _append(self, line: str, total: int) -> None:
+        """Write a line, whose sum is `total`."""
         data = line.encode(errors="backslashreplace")  # a file name may not be UTF-8; in JSON this is its escape
         try:
-            handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+            handle = open_in_place(self.path, os.O_APPEND | os.O_CREAT)
             try:
                 written = os.write(handle, data)
                 if written < len(data):  # the disk is nearly full: undo the part that it took
@@ -67,22 +93,17 @@ class _Lines:
                 os.close(handle)
         except OSError as error:
             raise self._failed(error) from error
+        self._sum = total
 
-    def _cut_incomplete_line(self) -> None:
-        if not self.path.is_file():
-            return
+    def _cut(self, size: int) -> None:
         try:
-            with self.path.open("r+b") as file:
-                whole = end = file.seek(0, os.SEEK_END)
-                while whole > 0:
-                    start = max(0, whole - 4096)
-                    file.seek(start)
-                    newline = file.read(whole - start).rfind(b"\n")
-                    whole = start + newline + 1
-                    if newline >= 0:
-                        break
-                if whole < end:
-                    file.truncate(whole)
+            if size < self.size():
+                handle = open_in_place(self.path)
+                try:
+                    os.ftruncate(handle, size)
+                    os.fsync(handle)
+                finally:
+                    os.close(handle)
         except OSError as error:
             raise self._failed(error) from error
 
@@ -103,26 +124,29 @@ class Table(_Lines):
     """
 
     def __init__(self, path: str | Path, columns: Sequence[str]) -> None:
-        super().__init__(path)
         self.columns = tuple(columns)
-        if not self.columns or len(set(self.columns)) < len(self.columns):
+        if not self.columns or len({*self.columns, SUM}) < len(self.columns) + 1:
             raise InputError("table-columns", columns=self.columns)
-        header = _csv_line(self.columns)
-        self._least = len(header.encode())
+        super().__init__(path)
         if self.size() == 0:
-            self._append(header)
-        else:
-            with self.path.open(encoding="utf-8", errors="replace", newline="") as file:
-                found = file.readline()
-            if found != header:
-                raise InputError("table-columns-differ", path=self.path, found=found.strip(), wanted=header.strip())
+            header = _csv_cells(self.columns)
+            self._append(f"{header},{SUM}\n", _chained(header, 0))
+
+    def _verify(self, text: str) -> int:
+        lines = text.split("\n")[:-1]
+        header = f"{_csv_cells(self.columns)},{SUM}"
+        if lines and lines[0] != header:
+            raise InputError("table-columns-differ", path=self.path, found=lines[0], wanted=header)
+        return _table_sum(lines, self.path)
 
     def append(self, row: Mapping[str, object]) -> None:
         """Write one row of numbers and text by column."""
         for name in row:
             if name not in self.columns:
                 raise UnknownNameError("column", name, list(self.columns))
-        self._append(_csv_line([_cell(row.get(name), name) for name in self.columns]))
+        body = _csv_cells([_cell(row.get(name), name) for name in self.columns])
+        total = _chained(body, self._sum)
+        self._append(f"{body},{total:08x}\n", total)
 
 
 class JsonLines(_Lines):
@@ -137,56 +161,109 @@ class JsonLines(_Lines):
     """
 
     def append(self, entry: Mapping[str, object]) -> None:
-        """Write one object."""
-        self._append(json.dumps(_json(entry, ""), ensure_ascii=False, allow_nan=False) + "\n")
+        """Write one object, which has no key "sum"."""
+        if not entry or SUM in entry:
+            raise InputError("log-type", name=SUM, value=entry.get(SUM))
+        body = json.dumps(_json(entry, ""), ensure_ascii=False, allow_nan=False)
+        total = _chained(body, self._sum)
+        self._append(f'{body[:-1]}, "{SUM}": "{total:08x}"}}\n', total)
+
+    def _verify(self, text: str) -> int:
+        return _log_sum(text.split("\n")[:-1], self.path)
 
 
-def read_table(path: str | Path) -> list[dict[str, str]]:
+def table_text(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a whole table as text, each line with its sum, for a file that is written at once."""
+    total, lines = _chained(_csv_cells(columns), 0), [f"{_csv_cells(columns)},{SUM}"]
+    for row in rows:
+        total = _chained(_csv_cells(row), total)
+        lines.append(f"{_csv_cells(row)},{total:08x}")
+    return "\n".join([*lines, ""])
+
+
+def read_table(path: str | Path, *, sealed: bool = False, mark: Mark | None = None) -> list[dict[str, str]]:
     """Read the rows of a table; an incomplete last line is left out.
 
     Args:
         path: The CSV file.
+        sealed: Whether each line must carry its sum. Sums that are there are checked in any case.
+        mark: What the table had at least, by its newest checkpoint.
     Returns:
         One dict per row: text by column.
+    Raises:
+        InputError: A line was changed or lost.
     Example:
         >>> _ = Path("t.csv").write_text("epoch,loss\\n1,0.5\\n2,")
         >>> read_table("t.csv")
         [{'epoch': '1', 'loss': '0.5'}]
     """
-    lines = list(csv.reader(io.StringIO(_read_whole_lines(path), newline="")))
-    for number, line in enumerate(lines, 1):
-        if len(line) != len(lines[0]):
-            raise InputError("table-cells", path=path, line=number, count=len(line), wanted=len(lines[0]))
-    return [dict(zip(lines[0], line, strict=True)) for line in lines[1:]]
+    path, text = Path(path), _whole_lines(path)
+    lines = text.split("\n")[:-1]
+    has_sums = bool(lines) and lines[0].endswith(f",{SUM}")
+    if sealed and lines and not has_sums:
+        raise InputError("table-line", path=path, line=1)
+    if has_sums:
+        _check_mark(path, text, mark, _table_sum)
+        lines = [line.rpartition(",")[0] for line in lines]
+    try:
+        cells = list(csv.reader(lines))
+    except csv.Error as error:
+        raise InputError("table-cell", path=path, error=error) from error
+    for number, line in enumerate(cells, 1):
+        if len(line) != len(cells[0]):
+            raise InputError("table-cells", path=path, line=number, count=len(line), wanted=len(cells[0]))
+    return [dict(zip(cells[0], line, strict=True)) for line in cells[1:]]
 
 
-def read_json_lines(path: str | Path) -> list[dict[str, Json]]:
+def read_json_lines(path: str | Path, *, sealed: bool = False, mark: Mark | None = None) -> list[dict[str, Json]]:
     """Read the objects of a log; an incomplete last line is left out.
 
     Args:
         path: The file.
+        sealed: Whether each line must carry its sum. Sums that are there are checked in any case.
+        mark: What the log had at least, by its newest checkpoint.
     Returns:
         One dict per line.
+    Raises:
+        InputError: A line was changed or lost.
     Example:
         >>> _ = Path("l.jsonl").write_text('{"epoch": 1}\\n{"epo')
         >>> read_json_lines("l.jsonl")
         [{'epoch': 1}]
     """
+    path, text = Path(path), _whole_lines(path)
+    lines = text.split("\n")[:-1]
+    if sealed or any(_JSON_SUM.search(line) for line in lines):
+        _check_mark(path, text, mark, _log_sum)
     entries = []
-    for number, line in enumerate(_read_whole_lines(path).split("\n")[:-1], 1):
+    for number, line in enumerate(lines, 1):
         try:
             entries.append(json.loads(line))
             reason = "" if isinstance(entries[-1], dict) else f"it is a {type(entries[-1]).__name__}"
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             reason = str(error)
         if reason:
             raise InputError("log-line", path=path, line=number, reason=reason)
+        entries[-1].pop(SUM, None)
     return entries
 
 
-def _read_whole_lines(path: str | Path) -> str:
+def _check_mark(path: Path, text: str, mark: Mark | None, line_sum: LineSum) -> None:
+    """Check the sums of all lines, and that the lines up to the mark are there."""
+    line_sum(text.split("\n")[:-1], path)
+    if mark is None:
+        return
+    data = text.encode()
+    if len(data) < mark.bytes:
+        raise InputError("table-too-short", path=path, found=len(data), size=mark.bytes)
+    kept = data[: mark.bytes].decode(errors="replace").split("\n")
+    if kept[-1] or f"{line_sum(kept[:-1], path):08x}" != mark.sum:
+        raise InputError("table-differs", path=path, size=mark.bytes)
+
+
+def _whole_lines(path: str | Path) -> str:
     try:
-        data = Path(path).read_bytes()
+        data = read_regular(path)
         return data[: data.rfind(b"\n") + 1].decode()
     except OSError as error:
         raise InputError("cannot-read-table", path=path, reason=error.strerror or error) from error
@@ -195,9 +272,37 @@ def _read_whole_lines(path: str | Path) -> str:
         raise InputError("table-not-utf8", path=path, line=line) from error
 
 
-def _csv_line(cells: Sequence[str]) -> str:
+# ---- the sum of a line
+
+
+def _chained(body: str, before: int) -> int:
+    """Return the sum of a line without its own sum, given that of the line before."""
+    return crc32(body.encode(errors="backslashreplace") + b"\n", before)
+
+
+def _table_sum(lines: Sequence[str], path: Path) -> int:
+    total = _chained(lines[0].rpartition(",")[0], 0) if lines else 0
+    for number, line in enumerate(lines[1:], 2):
+        body, _, found = line.rpartition(",")
+        total = _chained(body, total)
+        if found != f"{total:08x}":
+            raise InputError("table-line", path=path, line=number)
+    return total
+
+
+def _log_sum(lines: Sequence[str], path: Path) -> int:
+    total = 0
+    for number, line in enumerate(lines, 1):
+        found = _JSON_SUM.search(line)
+        total = _chained(line[: found.start()] + "}", total) if found else 0
+        if not found or found[1] != f"{total:08x}":
+            raise InputError("table-line", path=path, line=number)
+    return total
+
+
+def _csv_cells(cells: Sequence[str]) -> str:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(cells)
+    csv.writer(text, lineterminator="").writerow(cells)
     return text.getvalue()
 
 

@@ -1,9 +1,10 @@
 """Read the records of evaluations: accuracy under attacks, curves over the radius, predictions, galleries."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -12,8 +13,12 @@ from numpy.typing import NDArray
 
 from sihg.errors import InputError
 from sihg.parse import Value
+from sihg.store.arrays import read_arrays
+from sihg.store.files import list_names, sha256_of_file
+from sihg.store.manifest import Manifest
 from sihg.store.schema import (
     NOT_SET,
+    SEALED_FORMAT,
     AttackRow,
     CurveRecord,
     CurveRow,
@@ -97,24 +102,32 @@ class Evaluations(NamedTuple):
 def read_records(folder: Path) -> dict[Path, AnyRecord]:
     """Read every record in a folder, which may be missing."""
     remedy = "evaluate again, or remove the file"
-    return {path: read_evaluation(path, remedy) for path in sorted(folder.glob("*.json"))}
+    names = [name for name in list_names(folder) if name.endswith(".json") and not name.startswith(".")]
+    return {folder / name: read_evaluation(folder / name, remedy) for name in names}
 
 
 def collect_evaluations(
-    records: Mapping[Path, AnyRecord], settings: Mapping[str, Value], checkpoints: Sequence[str] = ()
+    records: Mapping[Path, AnyRecord],
+    settings: Mapping[str, Value],
+    checkpoints: Mapping[str, Manifest] = MappingProxyType({}),
 ) -> Evaluations:
     """Collect what records say, each thing once.
 
     Args:
         records: The records by file.
         settings: The settings of the run, by dotted name; empty if there is no run.
-        checkpoints: The names of the run's checkpoints.
+        checkpoints: The run's checkpoints by name.
+    Raises:
+        InputError: A record is of other weights than the checkpoint that it names, or two are of other samples.
     """
+    check_same_samples(records)
     attacks: dict[Evaluation, Evaluation] = {}
     curves: dict[RadiusCurve, None] = {}
     remarks: dict[Remark, None] = {}
     for source, record in records.items():
         weights = Path(record.weights).name
+        if record.manifest and weights in checkpoints and checkpoints[weights].sha256 != record.manifest:
+            raise InputError("record-other-weights", path=source, weights=weights)
         older = weights if _has_newer(weights, checkpoints) else ""
         rows: Sequence[AttackRow | CurveRow]
         if isinstance(record, EvaluationRecord):
@@ -141,7 +154,7 @@ def natural_order(name: str) -> list[tuple[str, int]]:
     return [(text, int(digits or 0)) for text, digits in re.findall(r"([^0-9]*)([0-9]*)", name)]
 
 
-def _has_newer(name: str, checkpoints: Sequence[str]) -> bool:
+def _has_newer(name: str, checkpoints: Collection[str]) -> bool:
     """Whether a checkpoint such as last-00000400 has a newer one of its kind."""
     kind = name.partition("-")[0]
     same_kind = [natural_order(other) for other in checkpoints if other.startswith(f"{kind}-")]
@@ -200,7 +213,10 @@ def _context(
 def read_predictions(evaluation: Evaluation) -> tuple[Labels, Labels] | None:
     """Read the labels of the attacked samples and their predictions under attack; None without any."""
     source, names = evaluation.source.with_suffix(".npz"), ("label", "attack", "prediction")
-    found = _read_arrays(source, names)
+    record = read_evaluation(evaluation.source)
+    if record.files.get(source.name, sha256_of_file(source)) != sha256_of_file(source):
+        raise InputError("predictions-mismatch", path=source, name=evaluation.source.name)
+    found = read_arrays(source, names, sealed=record.format >= SEALED_FORMAT)
     if len(found) < len(names):
         return None
     attacks = [str(name) for name in found["attack"]]
@@ -229,9 +245,9 @@ class Gallery:
     adversarial: Floats
 
 
-def read_gallery(source: Path, run: str) -> Gallery:
-    """Read the gallery that an evaluation left."""
-    found = _read_arrays(source, ("about", *GALLERY_ARRAYS))
+def read_gallery(source: Path, run: str, *, sealed: bool = True) -> Gallery:
+    """Read the gallery that an evaluation left; before format 2 it was not sealed."""
+    found = read_arrays(source, ("about", *GALLERY_ARRAYS), sealed=sealed)
     try:
         about = msgspec.json.decode(str(found["about"]), type=GalleryHeader, strict=False)
         label, before, after = (found[name].astype(np.int64) for name in GALLERY_ARRAYS[:3])
@@ -246,11 +262,11 @@ def read_gallery(source: Path, run: str) -> Gallery:
     return Gallery(run, about.attack, about.checkpoint, ball, about.classes, label, before, after, clean, adversarial)
 
 
-def _read_arrays(source: Path, names: Sequence[str]) -> dict[str, NDArray[np.generic]]:
-    """Read some arrays of an .npz file without unpickling; missing ones are left out."""
-    try:
-        with source.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            return {name: file[name] for name in names if name in file}
-    except Exception as error:  # a damaged archive can fail in many ways
-        why = (str(error) or repr(error)).splitlines()[0]
-        raise InputError("arrays-unreadable", path=source, why=why) from error
+def check_same_samples(records: Mapping[Path, AnyRecord]) -> None:
+    """Raise InputError if records of the same data set and subset are of other samples: they cannot be compared."""
+    seen: dict[tuple[object, ...], tuple[Path, str]] = {}
+    for source, record in records.items():
+        kind = (record.data, record.split, record.samples, record.of, record.seed)
+        other, contents = seen.setdefault(kind, (source, record.contents))
+        if record.contents and contents and record.contents != contents:
+            raise InputError("record-other-samples", path=source, other=other, data=record.data)

@@ -4,7 +4,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -25,18 +25,21 @@ from sihg.report.read.evaluations import (
     read_records,
 )
 from sihg.report.read.palette import Look, looks
+from sihg.store.files import list_names, status
+from sihg.store.manifest import Manifest, checkpoint_names, find_checkpoint, read_manifest
 from sihg.store.run_folder import GRID, RunFolder
 from sihg.store.schema import (
     METRICS_COLUMNS,
+    SEALED_FORMAT,
     Environment,
     MetricsRow,
     Settings,
+    describe_differences,
     differing_settings,
     read_grid_config,
-    read_record,
     read_run_config,
 )
-from sihg.store.tables import read_json_lines, read_table
+from sihg.store.tables import Mark, read_json_lines, read_table
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +56,7 @@ class TrainingRun:
     evaluations: tuple[Evaluation, ...]
     radii: tuple[RadiusCurve, ...]
     remarks: tuple[Remark, ...]  # about its evaluations
+    sealed: bool = True  # whether its files carry sums, as they do since format 2
 
     @property
     def method(self) -> str:
@@ -116,10 +120,11 @@ def run_folders(folder: Path) -> list[Path]:
 
     Numbers in names are sorted by value. The runs of a grid come in the order of its methods.
     """
-    if (folder / "config.toml").is_file():
+    if status(folder / "config.toml") is not None:
         return [folder]
-    inside = [path.parent for path in folder.glob("*/config.toml") if path.is_file()]
-    methods = read_grid_config(folder / GRID).methods if (folder / GRID).is_file() else {}
+    names = list_names(folder) if folder.is_dir() else []
+    inside = [folder / name for name in names if status(folder / name / "config.toml") is not None]
+    methods = read_grid_config(folder / GRID).methods if status(folder / GRID) is not None else {}
     rank = {method: i for i, method in enumerate(methods)}
     return sorted(
         inside, key=lambda path: (rank.get(path.name.rpartition("-s")[0], len(rank)), natural_order(path.name))
@@ -148,20 +153,24 @@ def folder_name(folder: Path) -> str:
 def read_run(path: Path, name: str = "") -> TrainingRun:
     """Read a run folder. Only config.toml must exist; a damaged file raises an InputError that names it."""
     folder = RunFolder.open(path)
-    settings = read_run_config(folder.config).settings
-    checkpoints = [checkpoint.name for checkpoint in folder.checkpoints.glob("*-*")]
-    evaluations = collect_evaluations(read_records(folder.evaluation), settings, checkpoints)
+    config = read_run_config(folder.config)
+    settings, sealed = config.settings, config.format >= SEALED_FORMAT
+    manifests = _read_manifests(folder)
+    _check_settings(folder, settings, manifests)
+    marks = _read_marks(manifests)
+    evaluations = collect_evaluations(read_records(folder.evaluation), settings, manifests)
     return TrainingRun(
         name=name or folder_name(path),
         folder=folder,
         config=folder.config.read_text(encoding="utf-8"),
         settings=settings,
-        rows=_read_metrics(folder.metrics),
-        warnings=_read_warnings(folder.log),
-        environment=read_record(folder.environment, Environment) if folder.environment.exists() else Environment(),
+        rows=_read_metrics(folder.metrics, sealed=sealed, mark=marks.get("metrics")),
+        warnings=_read_warnings(folder.log, sealed=sealed, mark=marks.get("log")),
+        environment=folder.read_environment(),
         evaluations=evaluations.attacks,
         radii=evaluations.curves,
         remarks=evaluations.remarks,
+        sealed=sealed,
     )
 
 
@@ -218,13 +227,14 @@ def setting_text(value: object) -> str:
 def first_gallery(entry: Entry) -> list[Gallery]:
     """Read the gallery of the first counted trial that has one; empty if none has."""
     found = [run for run in entry.counted if run.folder.gallery.is_file()]
-    return [read_gallery(run.folder.gallery, run.name) for run in found[:1]]
+    return [read_gallery(run.folder.gallery, run.name, sealed=run.sealed) for run in found[:1]]
 
 
 def read_memory(run: TrainingRun) -> Floats:
     """Read memory.csv: columns for the epoch, the mean move and the share of each bin. Empty without the file."""
     source = run.folder.memory_table
-    rows = read_table(source) if source.is_file() else []
+    mark = _read_marks(_read_manifests(run.folder)).get("memory")
+    rows = read_table(source, sealed=run.sealed, mark=mark) if mark or status(source) is not None else []
     bins = [name for name in (rows[0] if rows else {}) if name.startswith("to_")]
     try:
         return np.array([[float(row[name]) for name in ("epoch", "moved", *bins)] for row in rows], dtype=np.float64)
@@ -232,8 +242,36 @@ def read_memory(run: TrainingRun) -> Floats:
         raise _invalid_cell(source, error) from error
 
 
-def _read_metrics(source: Path) -> tuple[MetricsRow, ...]:
-    rows = read_table(source) if source.exists() else []
+def _read_manifests(folder: RunFolder) -> dict[str, Manifest]:
+    """Read the valid manifests of a run's checkpoints, by their names."""
+    names = [name for prefix in ("last", "best") for name in checkpoint_names(folder.checkpoints, prefix)]
+    found = {name: read_manifest(find_checkpoint(folder.checkpoints / name))[0] for name in names}
+    return {name: manifest for name, manifest in found.items() if manifest is not None}
+
+
+def _check_settings(folder: RunFolder, settings: Settings, manifests: Mapping[str, Manifest]) -> None:
+    """Raise InputError if config.toml is not the one that the checkpoints were made with."""
+    for name, manifest in manifests.items():
+        saved = manifest.state.get("settings", {})
+        wrong = [found for found in differing_settings(saved, settings) if found.name in saved]
+        if wrong:
+            raise InputError(
+                "resume-other-settings",
+                differences={found.name: (found.theirs, found.ours) for found in wrong},
+                path=folder.checkpoints / name,
+                shown=describe_differences(wrong),
+            )
+
+
+def _read_marks(manifests: Mapping[str, Manifest]) -> dict[str, Mark]:
+    """Return how far each table was at the newest checkpoint, from which it must not have fallen back."""
+    newest = next((manifest for name, manifest in manifests.items() if name.startswith("last-")), None)
+    found = {} if newest is None else newest.state.get("tables", {})
+    return msgspec.convert(found, dict[str, Mark])
+
+
+def _read_metrics(source: Path, *, sealed: bool, mark: Mark | None) -> tuple[MetricsRow, ...]:
+    rows = read_table(source, sealed=sealed, mark=mark) if mark or status(source) is not None else []
     try:
         return tuple(_without_nan(MetricsRow.from_cells(row)) for row in rows)
     except msgspec.ValidationError as error:
@@ -246,8 +284,9 @@ def _without_nan(row: MetricsRow) -> MetricsRow:
     return msgspec.structs.replace(row, **bad) if bad else row
 
 
-def _read_warnings(source: Path) -> tuple[str, ...]:
-    entries = read_json_lines(source) if source.exists() else []
+def _read_warnings(source: Path, *, sealed: bool, mark: Mark | None) -> tuple[str, ...]:
+    has_lines = (mark is not None and mark.bytes > 0) or status(source) is not None
+    entries = read_json_lines(source, sealed=sealed, mark=mark) if has_lines else []
     return tuple(str(entry.get("text", "")) for entry in entries if entry.get("event") == "warning")
 
 

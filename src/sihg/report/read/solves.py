@@ -1,6 +1,5 @@
 """Read the folder of `sihg solve --out`: summary, histories, trajectories, field."""
 
-import csv
 from dataclasses import dataclass
 from math import inf, isfinite
 from pathlib import Path
@@ -10,7 +9,9 @@ import numpy as np
 
 from sihg.errors import InputError
 from sihg.report.read.evaluations import Floats
-from sihg.store.schema import SolveField, SolveRow, SolveSummary, read_record
+from sihg.store.files import status
+from sihg.store.schema import SEALED_FORMAT, SolveField, SolveRow, SolveSummary, read_record
+from sihg.store.tables import read_table
 
 REMEDY = "run `sihg solve ... --out DIR` again and report on its DIR"
 
@@ -80,21 +81,22 @@ def read_solved(folder: Path) -> Solved:
     summary = read_record(source, SolveSummary, REMEDY)
     if not summary.methods:
         raise _damaged(source, "it lists no methods")
-    in_plane = (folder / "field.json").exists() and summary.dimension_w == summary.dimension_delta == 1
+    sealed = summary.format >= SEALED_FORMAT
+    in_plane = status(folder / "field.json") is not None and summary.dimension_w == summary.dimension_delta == 1
     return Solved(
         summary,
-        tuple(_method(folder, row, in_plane) for row in summary.methods),
+        tuple(_method(folder, row, in_plane=in_plane, sealed=sealed) for row in summary.methods),
         _field(folder / "field.json") if in_plane else None,
     )
 
 
-def _method(folder: Path, row: SolveRow, in_plane: bool) -> MethodRun:
+def _method(folder: Path, row: SolveRow, *, in_plane: bool, sealed: bool) -> MethodRun:
     if Path(row.method).name != row.method:
         raise _damaged(folder / "summary.json", f"method {row.method!r} cannot be the name of a folder")
     numbers = ("saddle_norm_squared", "distance", "sigma", "tau", "theta", "bound")
     bad = {name: None for name in numbers if not isfinite(getattr(row, name) or 0.0)}
     home = folder / row.method
-    path = _path(home / "trajectory.csv") if in_plane else None
+    path = _path(home / "trajectory.csv", row.iterations, sealed=sealed) if in_plane else None
     return MethodRun(msgspec.structs.replace(row, **bad) if bad else row, _curve(home / "history.json"), path)
 
 
@@ -111,12 +113,16 @@ def _curve(source: Path) -> Curve:
     return Curve(iteration, of_w + of_delta, np.where(np.isfinite(value), value, inf))
 
 
-def _path(source: Path) -> Floats:
+def _path(source: Path, iterations: int, *, sealed: bool) -> Floats:
     """Read the points (w, delta) of a trajectory."""
     try:
-        with source.open(encoding="utf-8", newline="") as file:
-            return np.array([[float(row["w"]), float(row["delta"])] for row in csv.DictReader(file)]).reshape(-1, 2)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        rows = read_table(source, sealed=sealed)
+        if len(rows) <= iterations:
+            raise ValueError(f"it has {len(rows)} points, not {iterations + 1}")
+        return np.array([[float(row["w"]), float(row["delta"])] for row in rows]).reshape(-1, 2)
+    except (ValueError, KeyError, TypeError) as error:
+        if isinstance(error, InputError):
+            raise
         raise _damaged(source, f"as a trajectory: {getattr(error, 'strerror', None) or error}") from error
 
 

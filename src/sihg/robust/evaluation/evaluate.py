@@ -1,9 +1,10 @@
 """Measure accuracy under attacks, at one radius or at several, and check whether the result can be trusted."""
 
 import hashlib
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sihg.parse import Number, parse_number
+from sihg.parse import Number, file_name, parse_number
 from sihg.robust.attacks.base import Natural
 from sihg.robust.attacks.registry import Attacks, LoadSource, Plan, check_radii, describe_plans, plan_attacks
 from sihg.robust.attacks.runner import (
@@ -38,10 +39,9 @@ from sihg.robust.evaluation.partial import PartialResults
 from sihg.robust.evaluation.reattack import reattack_checks
 from sihg.robust.gradients import device_of, evaluation_mode
 from sihg.robust.threat import Ball, Bounds
-from sihg.store.run_folder import describe_environment
+from sihg.store.run_folder import FolderHandle, describe_environment
 from sihg.store.schema import EvaluationHeader, Json
 
-MAX_NAME_LENGTH = 150  # letters of a record's name
 Progress = Callable[[str, int, int], object]  # receives an attack, how many samples are done, and of how many
 
 
@@ -59,11 +59,13 @@ class Task:
     trained_with: str | None = None  # the method, if known
     radii: tuple[float, ...] = ()  # of a curve
 
-    def open_partial(self, folder: Path | None, *, points: bool = False) -> PartialResults | None:
+    def open_partial(
+        self, folder: Path | None, *, points: bool = False, handle: FolderHandle | None = None
+    ) -> PartialResults | None:
         """Open the partial results in a folder, or in memory if only points are wanted."""
         if folder is None:
             return PartialResults(None, self.name, {}, points=True) if points else None
-        return PartialResults(folder, self.name, self.identity(), points=points)
+        return PartialResults(folder, self.name, self.identity(), points=points, handle=handle)
 
     def identity(self) -> dict[str, Json]:
         """Return what tells this evaluation from others; the folder of the weights may move."""
@@ -78,8 +80,8 @@ class Task:
             "bounds": sha256_of_tensors(bounds),
             "attacks": describe_plans(self.plans),
             "sources": [sha256_of_tensors(source.state_dict()) for source in sources],
-            "contents": hashlib.sha256(_bytes_of(self.samples.x) + _bytes_of(self.samples.y)).hexdigest(),
             "model": hashlib.sha256(model.encode()).hexdigest(),
+            "code": _sha256_of_code(self.model),
             "version": describe_environment().sihg,
         }
 
@@ -197,7 +199,7 @@ def run_task(
             checks.append(check_other_attacks(task.plans, task.trained_with))
         else:
             checks += inspect_outcomes(samples, task.header.of, task.plans, outcomes, task.trained_with)
-            checks += reattack_checks(model, samples, task.ball, task.plans, outcomes, seed, spent=spent)
+            checks += reattack_checks(model, samples, task.ball, task.plans, outcomes, seed)
         checks.append(state.check())
     seconds = spent + time.perf_counter() - begin
     kind = RadiusCurve if task.radii else Evaluation
@@ -263,6 +265,8 @@ def make_task(
     parts += [f"seed{seed}"] if seed else []
     parts += ["last-iterate"] if last_iterate else []
     samples = whole if len(index) == len(whole) else whole.take(index)
+    contents = hashlib.sha256(_bytes_of(samples.x) + _bytes_of(samples.y)).hexdigest()
+    header = msgspec.structs.replace(header, contents=contents)
     return Task(model, samples, index, ball, plans, header, record_name(parts), trained_with, tuple(radii))
 
 
@@ -276,10 +280,7 @@ def record_name(parts: Sequence[str], *, hashed: bool = False) -> str:
     >>> record_name(["last", "test", "natural+pgd-20", "eps-8/255"])
     'last_test_natural+pgd-20_eps-8-255'
     """
-    name = "_".join("".join(c if c.isalnum() or c in ".+-" else "-" for c in part) for part in parts)
-    if hashed or len(name) > MAX_NAME_LENGTH:
-        name = f"{name[:MAX_NAME_LENGTH]}_{hashlib.sha256(repr(list(parts)).encode()).hexdigest()[:8]}"
-    return name
+    return file_name(*parts, hashed=hashed)
 
 
 def sha256_of_tensors(tensors: Mapping[str, object]) -> str:
@@ -290,6 +291,17 @@ def sha256_of_tensors(tensors: Mapping[str, object]) -> str:
         if isinstance(value, Tensor):
             digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode() + _bytes_of(value))
     return digest.hexdigest()
+
+
+def _sha256_of_code(model: nn.Module) -> str:
+    """Return the SHA-256 of the files that define the model's modules, ours and torch's aside; "" without any."""
+    modules = {type(module).__module__ for module in model.modules()}
+    names = sorted(name for name in modules if name.partition(".")[0] not in ("sihg", "torch"))
+    digest = hashlib.sha256()
+    for path in (getattr(sys.modules.get(name), "__file__", None) for name in names):
+        with suppress(OSError):  # such as a notebook, which has no file
+            digest.update(Path(path).read_bytes() if path else b"")
+    return digest.hexdigest() if names else ""
 
 
 def _bytes_of(value: Tensor) -> bytes:

@@ -22,6 +22,7 @@ from sihg.robust.threat import NORMS, Ball
 from sihg.robust.training.config import Settings
 from sihg.robust.training.weights import SUFFIXES, Weights, load, load_weights, read_run_weights, read_weights_file
 from sihg.store.files import make_folder
+from sihg.store.run_folder import FolderHandle
 
 CHANGEABLE = ("eps", "norm", "bounds", "data", "model", "width")  # settings that an evaluation may change
 SPLITS = ("test", "train")
@@ -42,6 +43,7 @@ class EvaluationRequest:
         points: Whether to keep the adversarial examples, NAME.points.npy.
         device: Where to compute (default: the run's device).
         changes: Settings other than the run's, as text: any of eps, norm, bounds, data, model, width.
+        trust: Whether code and the data folder that a run names are used although no command of yours made the run.
     Example:
         >>> EvaluationRequest(attacks=("standard",), changes={"eps": "8/255"}).split
         'test'
@@ -57,6 +59,7 @@ class EvaluationRequest:
     points: bool = False
     device: str | None = None
     changes: Mapping[str, str] = field(default_factory=dict)
+    trust: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "attacks", tuple(attack_names(self.attacks)))
@@ -105,6 +108,7 @@ class PreparedEvaluation:
     target: Target
     task: Task
     partial: PartialResults | None
+    handle: FolderHandle | None = None  # of the run that gets the record
 
     def run(self, progress: Progress | None = None) -> Evaluation | RadiusCurve:
         """Attack and check; an interruption leaves partial results, with which the next run continues."""
@@ -119,6 +123,8 @@ class PreparedEvaluation:
         """Write the record, and the run's gallery; return the files that a user may want to open."""
         if self.target.home is None:
             return []
+        if self.handle is not None:
+            self.handle.check()
         files = result.write(self.target.home, self.target.name)
         if self.target.gallery is not None:
             try:
@@ -189,7 +195,7 @@ def prepare(target: Target, *, data_dir: Path | None = None) -> PreparedEvaluati
     model = _fill_model(weights, whole)
 
     def load_source(run: str) -> nn.Module:
-        source = load(run).to(settings.device)
+        source = load(run, trust=request.trust).to(settings.device)
         check_model(source, whole)
         return source
 
@@ -204,12 +210,18 @@ def prepare(target: Target, *, data_dir: Path | None = None) -> PreparedEvaluati
         task.header,
         weights=str(weights.source),
         checkpoint=weights.label,
+        manifest=weights.manifest,
         data=settings.data,
         split=request.split,
         device=settings.device,
     )
     task = replace(task, name=target.name, header=header)
-    return PreparedEvaluation(target, task, task.open_partial(target.home, points=request.points))
+    handle = None
+    if weights.folder is not None and target.home == weights.folder.evaluation:
+        weights.folder.check_links()
+        handle = FolderHandle(weights.folder.path)
+    partial = task.open_partial(target.home, points=request.points, handle=handle)
+    return PreparedEvaluation(target, task, partial, handle)
 
 
 def _read_samples(data: str, split: str, data_dir: Path | None) -> Samples:
@@ -248,7 +260,7 @@ def _read_run(path: Path, request: EvaluationRequest, changes: Mapping[str, str]
     curve, eps = request.curve, changes.get("eps")
     if curve is not None and eps is not None:
         raise InputError("curve-and-eps", curve=curve, eps=eps)
-    weights = read_run_weights(path, request.checkpoint or "last")
+    weights = read_run_weights(path, request.checkpoint or "last", trust=request.trust, given=changes.keys())
     norm, trained = changes.get("norm"), weights.settings.norm
     if norm in NORMS and norm != trained and eps is None and curve is None:
         raise InputError("norm-without-eps", norm=norm, path=path, trained=trained)

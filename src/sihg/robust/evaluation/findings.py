@@ -18,7 +18,7 @@ from sihg.robust.attacks.runner import Outcome
 from sihg.robust.evaluation.partial import PartialResults
 from sihg.robust.threat import Ball
 from sihg.store.arrays import write_arrays
-from sihg.store.files import write_bytes
+from sihg.store.files import sha256_of_file, write_bytes
 from sihg.store.schema import (
     AttackRow,
     Check,
@@ -95,18 +95,19 @@ class Findings:
         arrays = {"index": self.index.numpy(), "label": self.labels.numpy(), "attack": np.array([a for a, _ in stages])}
         for field in PER_SAMPLE:
             arrays[field] = torch.stack([getattr(stage, field) for _, stage in stages]).numpy()
-        write_arrays(home / f"{name}.npz", arrays)
-        files = [write_record(home / f"{name}.json", self.record)]
-        if self.partial is None:
-            return files
-        self.partial.remove()
-        if self.points is not None:
-            files.append(home / f"{name}.points.npy")
-            if files[-1] != self.partial.points_path:
+        kept = [write_arrays(home / f"{name}.npz", arrays)]
+        if self.partial is not None and self.points is not None:
+            self.partial.flush()
+            kept.append(home / f"{name}.points.npy")
+            if kept[-1] != self.partial.points_path:
                 buffer = io.BytesIO()
                 np.save(buffer, self.points.numpy())
-                write_bytes(files[-1], buffer.getvalue())
-        return files
+                write_bytes(kept[-1], buffer.getvalue())
+        sums = {path.name: sha256_of_file(path) for path in kept}
+        record = write_record(home / f"{name}.json", msgspec.structs.replace(self.record, files=sums))
+        if self.partial is not None:
+            self.partial.remove()
+        return [record, *kept[1:]]
 
     def __repr__(self) -> str:
         counts = f"warnings: {len(self.warnings)}, errors: {len(self.errors)}"

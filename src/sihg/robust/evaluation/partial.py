@@ -3,9 +3,11 @@
 import json
 import math
 import os
+import secrets
 import time
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -17,9 +19,11 @@ from torch import Tensor
 
 from sihg.errors import InputError
 from sihg.robust.attacks.runner import Outcome, Part
-from sihg.store.arrays import write_arrays
-from sihg.store.files import make_parents
+from sihg.store.arrays import read_arrays, write_arrays
+from sihg.store.files import make_parents, open_in_place, status, sync_folder
+from sihg.store.run_folder import FolderHandle
 from sihg.store.schema import Json
+from sihg.store.trust import user_key
 
 SECONDS_BETWEEN_WRITES = 5.0
 ARRAYS = ("attacked", "broken", "prediction", "margin")
@@ -41,16 +45,27 @@ class PartialResults:
         identity: What tells this evaluation from others. A file of another identity is not used.
         points: Whether to keep the point found for each sample, in NAME.points.npy: that of the first attack that broke
             the sample, else that of the smallest margin.
+        handle: Of the run that gets the files: notices that it was moved, removed or replaced.
+
+    The file is sealed with the user's key: verdicts that somebody else has put there are not used.
     """
 
-    def __init__(self, folder: Path | None, name: str, identity: Mapping[str, Json], *, points: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path | None,
+        name: str,
+        identity: Mapping[str, Json],
+        *,
+        points: bool = False,
+        handle: FolderHandle | None = None,
+    ) -> None:
         self.path = None if folder is None else folder / f"{name}.partial.npz"
         self.points_path = None if folder is None or not points else folder / f"{name}.points.npy"
         self.identity = json.dumps({**identity, "points": points}, sort_keys=True)
-        self._keep_points = points
+        self._keep_points, self._handle = points, handle
+        self._key = user_key() or secrets.token_bytes()  # without a kept key, an interrupted evaluation starts over
         self._points: NDArray[np.floating] | None = None
-        lost_points = self.points_path is not None and not self.points_path.is_file()
-        self._outcomes = {} if self.path is None or lost_points else self._read(self.path)
+        self._outcomes = {} if self.path is None else self._read(self.path)
         self._written = time.monotonic()
 
     def known(self) -> dict[str, Outcome]:
@@ -66,7 +81,7 @@ class PartialResults:
     def points(self) -> Tensor | None:
         """The point found for each sample; None if they are not kept, or nothing was attacked yet."""
         if self._points is None and self.points_path is not None and self._outcomes:
-            self._points = np.load(self.points_path, mmap_mode="r+")
+            self._points = _map_points(self.points_path)
         return None if self._points is None else torch.from_numpy(self._points)
 
     def keep(self, part: Part) -> None:
@@ -92,7 +107,12 @@ class PartialResults:
             if self.points_path is None:
                 self._points = np.zeros(shape, dtype)
             else:
-                self._points = _map_points(self.points_path, shape, dtype, fresh=not self._outcomes)
+                if not self._outcomes:
+                    self._check_folder()
+                    _make_points(self.points_path, shape, dtype)
+                self._points = _map_points(self.points_path)
+                if self._points.shape != shape or self._points.dtype != dtype:
+                    raise InputError("points-file-shape", path=self.points_path, found=self._points.shape, shape=shape)
         broken, least = torch.zeros(n, dtype=torch.bool), torch.full((n,), math.inf)
         for key, other in self._outcomes.items():
             if key != part.key and not other.proof:
@@ -106,26 +126,38 @@ class PartialResults:
 
     def write(self) -> None:
         """Bring the files up to date."""
-        self._flush()
+        self.flush()
         if self.path is None:
             return
+        self._check_folder()
         scalars = {key: {name: getattr(found, name) for name in SCALARS} for key, found in self._outcomes.items()}
         arrays = {
             f"{key}/{name}": getattr(found, name).numpy() for key, found in self._outcomes.items() for name in ARRAYS
         }
-        text = json.dumps({"about": self.identity, "outcomes": scalars})
-        write_arrays(self.path, {"text": np.array(text), **arrays}, compressed=False)
+        text = json.dumps({"about": self.identity, "outcomes": scalars, "points": self._points_inode()})
+        write_arrays(self.path, {"text": np.array(text), **arrays}, compressed=False, key=self._key)
         self._written = time.monotonic()
 
     def remove(self) -> None:
         """Remove the file of outcomes, since the record is written; points stay."""
-        self._flush()
+        self.flush()
         if self.path is not None:
             self.path.unlink(missing_ok=True)
 
-    def _flush(self) -> None:
-        if isinstance(self._points, np.memmap):
+    def flush(self) -> None:
+        """Bring the points to the disk, with the name of their file."""
+        if isinstance(self._points, np.memmap) and self.points_path is not None:
             self._points.flush()
+            sync_folder(self.points_path.parent)
+
+    def _check_folder(self) -> None:
+        if self._handle is not None:
+            self._handle.check()
+
+    def _points_inode(self) -> int | None:
+        """Return which file holds the points: verdicts and points of two evaluations are never mixed."""
+        found = None if self.points_path is None else status(self.points_path)
+        return None if found is None else found.st_ino
 
     def __enter__(self) -> Self:
         return self
@@ -139,20 +171,22 @@ class PartialResults:
                 self._outcomes.clear()
 
     def _read(self, path: Path) -> dict[str, Outcome]:
-        if not path.is_file():
+        if status(path) is None:
             return {}
         try:
-            with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-                text = json.loads(str(file["text"]))
-                if text["about"] == self.identity:
-                    found = {}
-                    for key, scalars in text["outcomes"].items():
-                        arrays = {name: torch.from_numpy(file[f"{key}/{name}"]) for name in ARRAYS}
-                        found[key] = Outcome(**(scalars | arrays))
-                    return found
-            why = "it is of other weights, data, attacks or another version of sihg"
-        except Exception as error:  # a damaged archive can raise anything
-            why = f"it cannot be read: {(str(error) or repr(error)).splitlines()[0]}"
+            arrays = read_arrays(path, key=self._key)
+            text = json.loads(str(arrays["text"]))
+            if text["about"] == self.identity and text["points"] == self._points_inode():
+                found = {}
+                for key, scalars in text["outcomes"].items():
+                    tensors = {name: torch.from_numpy(arrays[f"{key}/{name}"]) for name in ARRAYS}
+                    found[key] = Outcome(**(scalars | tensors))
+                return found
+            why = "it is of other weights, data, attacks, points or another version of sihg"
+        except InputError as error:
+            why = "it was damaged, or not written by you" if error.code.startswith("seal-") else str(error)
+        except (ValueError, KeyError, TypeError) as error:
+            why = f"it cannot be read: {(str(error) or repr(error)).split(chr(10))[0]}"
         warnings.warn(f"{path} is not used ({why}): the evaluation starts over", EvaluationWarning, stacklevel=3)
         return {}
 
@@ -161,19 +195,30 @@ def _copy(outcome: Outcome) -> Outcome:
     return replace(outcome, **{name: getattr(outcome, name).clone() for name in ARRAYS})
 
 
-def _map_points(
-    path: Path, shape: tuple[int, ...], dtype: np.dtype[np.floating], *, fresh: bool
-) -> NDArray[np.floating]:
-    """Map the file of points; a new one takes its whole space at once, since a full disk later would kill us."""
+def _make_points(path: Path, shape: tuple[int, ...], dtype: np.dtype[np.floating]) -> None:
+    """Make the file of points with its whole space, since a full disk later would kill us; a link is replaced."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         make_parents(path)
-        points = np.lib.format.open_memmap(path, mode="w+" if fresh else "r+", dtype=dtype, shape=shape)
-        if fresh and hasattr(os, "posix_fallocate"):
-            with path.open("r+b") as file:
-                os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+        points = np.lib.format.open_memmap(temporary, mode="w+", dtype=dtype, shape=shape)
+        points.flush()
+        with temporary.open("r+b") as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, temporary.stat().st_size)
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        sync_folder(path.parent)
     except (OSError, ValueError) as error:
         raise InputError("cannot-write-points", path=path, error=error) from error
-    found = points.shape
-    if found != shape or points.dtype != dtype:
-        raise InputError("points-file-shape", path=path, found=found, shape=shape)
-    return points
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def _map_points(path: Path) -> np.memmap[tuple[int, ...], np.dtype[np.floating]]:
+    """Map the file of points, which must be a file of its own."""
+    try:
+        os.close(open_in_place(path))
+        return np.lib.format.open_memmap(path, mode="r+")
+    except (OSError, ValueError) as error:
+        raise InputError("cannot-write-points", path=path, error=error) from error

@@ -93,13 +93,16 @@ class Method:
             dtype: The number format for a perturbation memory.
         """
 
-    def bind(self, samples: Samples, *, dtype: str = "int8", folder: Path | None = None) -> None:
+    def bind(
+        self, samples: Samples, *, dtype: str = "int8", folder: Path | None = None, resuming: bool = False
+    ) -> None:
         """Make the state that it keeps per sample.
 
         Args:
             samples: The training set; `batch.index` counts its rows.
             dtype: The number format for a perturbation memory.
             folder: Where to map files; None for RAM.
+            resuming: Whether `load_state` follows, so that files must be there already.
         """
 
     def state(self, epoch: int) -> dict[str, Tensor]:  # noqa: ARG002

@@ -6,7 +6,7 @@ Reading and changing settings needs no torch; `Settings.complete`, which asks an
 import difflib
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
 from importlib.resources import files
@@ -14,14 +14,17 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from sihg.errors import InputError, UnknownNameError
-from sihg.parse import Value, coerce, parse_literal
+from sihg.parse import Value, coerce, expand_home, parse_literal
 from sihg.robust.methods.registry import METHODS, method_fields, settings_class
 from sihg.robust.methods.settings import MethodSettings, check_fields, match_fields, setting, unknown_option
 from sihg.robust.training.schedules import SCHEDULES
 from sihg.store.files import from_toml
-from sihg.store.schema import flatten_settings, nest_settings
+from sihg.store.run_folder import RunFolder
+from sihg.store.schema import flatten_settings, nest_settings, read_run_config, read_toml
+from sihg.store.trust import check_code
 
 SECTIONS = ("method", "optimizer", "schedule")
+_NOT_CODE = ("npz:", "folder:", "fit:", "transfer:")  # values with a colon that name data or a run
 Table = Mapping[str, object]  # settings by name, as a TOML file or a caller gives them
 
 
@@ -211,28 +214,58 @@ def read_preset(name: str, method: str | None = None) -> Settings:
     return _from_table(known[name], method)
 
 
-def read_settings(path: Path, method: str | None = None) -> Settings:
-    """Read settings from a TOML file: the config of a run, or one written like a preset."""
+def read_settings(path: Path, method: str | None = None, *, trust: bool = False) -> Settings:
+    """Read settings from a TOML file: the config of a run, or one written like a preset, which needs no seal.
+
+    The config of a foreign run may name code only with `trust`.
+    """
     table = from_toml(path)
+    if "format" in table:  # the config of a run, not one that the user wrote
+        check_code(path.parent, path, code_in(flatten_settings(table)), trust=trust)
     try:
         return _from_table(table, method)
     except InputError as error:
         raise error.within(path) from error
 
 
-def read_run_settings(path: Path) -> Settings:
-    """Read the settings of a run. A file that was cut short is an error: defaults would replace what it has lost."""
-    settings, kept = read_settings(path), from_toml(path)
-    missing = next((section for section in SECTIONS if section not in kept), None)
-    if missing or not path.read_bytes().endswith(b"\n"):
+def read_run_settings(folder: RunFolder, *, trust: bool = False, given: Collection[str] = ()) -> Settings:
+    """Read the settings of a run. A file that was changed or cut short is an error.
+
+    Args:
+        folder: The run folder.
+        trust: Whether code that a foreign folder names may run.
+        given: Names of settings that the user gives instead of the folder's, such as "model".
+    Raises:
+        InputError: The file is damaged, or the folder is foreign and names code ("foreign-code").
+    """
+    path = folder.config
+    config, table = read_run_config(path), read_toml(path)
+    named = {name: text for name, text in code_in(config.settings).items() if name not in given}
+    check_code(folder.path, path, named, trust=trust)
+    missing = next((section for section in SECTIONS if section not in table), None)
+    if missing or not path.read_bytes().endswith(b"\n"):  # before files had seals
         found = f"has no [{missing}]" if missing else "ends within a line"
         raise InputError("config-cut-short", path=path, found=found)
-    return settings
+    try:
+        return _from_table(table, None)
+    except InputError as error:
+        raise error.within(path) from error
+
+
+def code_in(settings: Mapping[str, Value]) -> dict[str, str]:
+    """Return the settings, by dotted name, that name a user's own code.
+
+    >>> code_in({"model": "nets.py:make", "data": "npz:a.npz", "method.name": "pgd"})
+    {'model': 'nets.py:make'}
+    """
+    names = ("method.name", "model", "data", "evaluate_with")
+    found = {name: str(settings[name]) for name in names if ":" in str(settings.get(name, ""))}
+    return {name: text for name, text in found.items() if not text.startswith(_NOT_CODE)}
 
 
 def _from_table(table: Table, method: str | None) -> Settings:
     """Return the settings of a table for a method (default: its own); [methods.NAME] holds what is special for it."""
-    chosen = {key: value for key, value in table.items() if key not in ("about", "methods")}
+    chosen = {key: value for key, value in table.items() if key not in ("about", "format", "methods")}
     special = table.get("methods", {})
     if not isinstance(special, Mapping) or not all(isinstance(part, Mapping) for part in special.values()):
         raise InputError("methods-not-tables", special=special)
@@ -277,9 +310,9 @@ def _absolute(source: str) -> str:
     """Make the path in npz:PATH, folder:PATH or PATH.py:NAME absolute, so that it is valid in every folder."""
     kind, _, path = source.partition(":")
     if kind in ("npz", "folder") and path:
-        return f"{kind}:{Path(path).expanduser().resolve()}"
+        return f"{kind}:{expand_home(path).resolve()}"
     file, _, name = source.rpartition(":")
-    return f"{Path(file).expanduser().resolve()}:{name}" if file.endswith(".py") else source
+    return f"{expand_home(file).resolve()}:{name}" if file.endswith(".py") else source
 
 
 # ---- sections

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,11 @@ from sihg.robust.methods.registry import method_fields, name_of
 from sihg.robust.training.config import Settings, read_run_settings
 from sihg.robust.training.events import OnEvent, Trained
 from sihg.robust.training.preflight import PreparedTraining, preflight, prepare, split_off
+from sihg.robust.training.state import has_checkpoint
 from sihg.robust.training.trainer import Trainer
 from sihg.robust.training.weights import CheckpointWarning
-from sihg.store.run_folder import RunFolder, locked
+from sihg.store.files import status
+from sihg.store.run_folder import FolderHandle, RunFolder, locked
 
 
 def fit(
@@ -91,7 +93,7 @@ def _method_values(method: str | Method, eps: Number | None, settings: dict[str,
 
 
 def _check_free_for_fit(out: str | Path, *, overwrite: bool) -> None:
-    if not overwrite and (Path(out) / "config.toml").is_file():
+    if not overwrite and status(Path(out) / "config.toml") is not None:
         raise InputError("run-exists", out=out)
     check_free(out, overwrite=overwrite)
 
@@ -113,8 +115,8 @@ def run_in(
         data_dir: Where the data was found, for the record.
         on_event: Called with each event.
     """
-    with new_run(out, prepared.settings, overwrite=overwrite, data_dir=data_dir) as folder:
-        return Trainer(prepared, folder).run(on_event)
+    with new_run(out, prepared.settings, overwrite=overwrite, data_dir=data_dir) as (folder, handle):
+        return Trainer(prepared, folder, handle).run(on_event)
 
 
 def resume_in(out: str | Path | None, prepared: PreparedTraining, *, on_event: OnEvent | None = None) -> Trained:
@@ -122,19 +124,26 @@ def resume_in(out: str | Path | None, prepared: PreparedTraining, *, on_event: O
     if out is None:
         raise InputError("resume-folder")
     folder = RunFolder.open(out)
-    with locked(folder.path):
-        trainer = Trainer(prepared, folder)
-        for text in trainer.resume():
+    with locked(folder.path) as handle:
+        trainer = Trainer(prepared, folder, handle, resuming=True)
+        for text in trainer.skipped:
             warnings.warn(f"skipped damaged checkpoint {text}", CheckpointWarning, stacklevel=3)
         return trainer.run(on_event)
 
 
-def resume_run(out: str | Path, *, data_dir: str | Path | None = None, on_event: OnEvent | None = None) -> Trained:
+def resume_run(
+    out: str | Path,
+    *,
+    data_dir: str | Path | None = None,
+    trust: bool = False,
+    on_event: OnEvent | None = None,
+) -> Trained:
     """Continue the run in a folder, from its start if it has no checkpoint yet.
 
     Args:
         out: The run folder.
         data_dir: The folder of the data files (default: as when the run began).
+        trust: Whether a folder that no command of yours made may name code to run and the folder of the data.
         on_event: Called with each event.
     Returns:
         How the training ended.
@@ -143,41 +152,39 @@ def resume_run(out: str | Path, *, data_dir: str | Path | None = None, on_event:
         Trained(20 epochs done, loss 0.512, natural 93.1 %, robust 61.0 %, best epoch 18)
     """
     folder = RunFolder.open(out)
-    prepared = prepare(read_run_settings(folder.config), data_dir=data_dir or folder.data_folder())
+    settings = read_run_settings(folder, trust=trust)
+    prepared = prepare(settings, data_dir=data_dir or folder.data_folder(trust=trust))
     return resume_in(out, prepared, on_event=on_event)
 
 
 def check_free(out: str | Path, *, overwrite: bool) -> RunFolder:
     """Raise InputError if the folder has a run, before data is read; return it, and make nothing."""
-    return RunFolder.create(out) if Path(out).exists() and not overwrite else RunFolder(out)
+    return RunFolder.create(out) if status(out) is not None and not overwrite else RunFolder(out)
 
 
 @contextmanager
 def new_run(
     out: str | Path, settings: Settings, *, overwrite: bool = False, data_dir: Path | None = None
-) -> Iterator[RunFolder]:
+) -> Iterator[tuple[RunFolder, FolderHandle]]:
     """Make and lock the folder of a new run; remove it if the run fails before its first checkpoint."""
-    fresh = not Path(out).exists()
+    fresh = status(out) is None
     folder = RunFolder.create(out, overwrite=overwrite)
-    with locked(folder.path):
-        RunFolder.create(out)  # checked again, now that it is locked
+    with locked(folder.path) as handle:
+        new_folder(out, settings, threads=torch.get_num_threads(), data_dir=data_dir)  # checked again, now locked
         try:
-            yield new_folder(out, settings, data_dir=data_dir)
+            yield folder, handle
         except Exception:
-            if not any(folder.checkpoints.glob("last-*")):
-                folder.clear(whole=fresh)
+            with suppress(InputError):  # moved, or not allowed to look: then nothing is certain, and nothing is removed
+                handle.check()
+                if not has_checkpoint(folder):
+                    folder.clear(whole=fresh)
             raise
 
 
-def new_folder(path: str | Path, settings: Settings, *, data_dir: Path | None = None) -> RunFolder:
-    """Make the folder of a new run, with its config and environment."""
+def new_folder(path: str | Path, settings: Settings, *, threads: int, data_dir: Path | None = None) -> RunFolder:
+    """Make the folder of a new run, with its environment and its config."""
     folder = RunFolder.create(path)
-    folder.write_config(settings.complete().as_dict(), settings.help_texts())
-    write_environment(folder, settings, data_dir)
-    return folder
-
-
-def write_environment(folder: RunFolder, settings: Settings, data_dir: Path | None = None) -> None:
-    """Write versions, hardware, the number of threads and where the data lies."""
     where = data_folder(data_dir).resolve() if settings.data in SOURCES else None
-    folder.write_environment(threads=torch.get_num_threads(), data_folder=where)
+    complete = settings.complete()
+    folder.begin(complete.as_dict(), settings.help_texts(), threads=threads, data_folder=where)
+    return folder

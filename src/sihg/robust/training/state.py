@@ -2,20 +2,26 @@
 
 import json
 import math
+import warnings
 from collections.abc import Mapping
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
+
+import torch
+from torch import Tensor
 
 from sihg.errors import InputError
 from sihg.parse import Value
 from sihg.robust.methods.base import Log
 from sihg.robust.training.config import Choice, Settings
 from sihg.robust.training.events import WarningRaised
+from sihg.robust.training.optimizer import diverged
 from sihg.robust.training.preflight import PreparedTraining
-from sihg.robust.training.weights import load_weights
+from sihg.robust.training.weights import TWIN, CheckpointWarning, load_weights
 from sihg.store.checkpoint import Checkpoint, newest_checkpoint, write_checkpoint
-from sihg.store.run_folder import RunFolder
+from sihg.store.manifest import checkpoint_names
+from sihg.store.run_folder import FolderHandle, RunFolder
 from sihg.store.schema import (
     MEMORY_COLUMNS,
     METRICS_COLUMNS,
@@ -41,13 +47,18 @@ class TrainingState:
     Args:
         prepared: The run.
         folder: Where to keep tables and checkpoints; None to keep nothing.
+        handle: Notices that the folder was moved, removed or replaced.
     """
 
-    def __init__(self, prepared: PreparedTraining, folder: RunFolder | None) -> None:
-        self.prepared, self.folder = prepared, folder
+    def __init__(
+        self, prepared: PreparedTraining, folder: RunFolder | None, handle: FolderHandle | None = None
+    ) -> None:
+        self.prepared, self.folder, self.handle = prepared, folder, handle
         self.progress = Progress()
+        self._infinite = set(_not_finite(prepared.model.state_dict()))  # such as a mask that holds -inf
         self.files: dict[str, Table | JsonLines] = {}
         if folder is not None:
+            folder.check_links()
             self.files["metrics"] = Table(folder.metrics, METRICS_COLUMNS + prepared.method.columns)
             self.files["log"] = JsonLines(folder.log)
             if columns := prepared.method.memory_columns:
@@ -95,11 +106,12 @@ class TrainingState:
 
     def read_last_row(self) -> MetricsRow | None:
         """Return the metrics of the last epoch that is written."""
-        rows = [] if self.folder is None else read_table(self.folder.metrics)
+        rows = [] if self.folder is None else read_table(self.folder.metrics, sealed=True)
         return MetricsRow.from_cells(rows[-1]) if rows else None
 
     def close_epoch(self, row: MetricsRow, warnings: list[WarningRaised]) -> None:
         """Write the rows of an epoch, keep its weights if they are the best, and go to the next one."""
+        self._check_folder()
         if self.folder is not None:
             self.files["metrics"].append(row.cells())
             if "memory" in self.files:
@@ -118,30 +130,55 @@ class TrainingState:
 
     def save(self) -> Path | None:
         """Write a checkpoint from which the run can go on; return its path, or None without a folder."""
+        self.check_finite()
         if self.folder is None:
             return None
+        self._check_folder()
         method = self.prepared.method
         tree, tensors = self.prepared.optimizer.state()
         tensors["weights"] = self.prepared.model.state_dict()
+        method.flush()  # before the checkpoint, which says what is there
         if kept := method.state(self.progress.epoch):
             tensors[method.state_file] = kept
-        method.flush()  # before the manifest, which says that all of it is there
+            if wrong := _not_finite(kept):
+                optimizer = self.prepared.optimizer
+                raise diverged(f"the method's {wrong[0]} is not finite", optimizer.time, optimizer.lr)
         for file in self.files.values():
             file.flush_to_disk()
         state = RunState(
             progress=self.progress,
             optimizer=tree,
-            sizes={name: file.size() for name, file in self.files.items()},
+            tables={name: file.mark() for name, file in self.files.items()},
             data=self._data,
             settings=self.prepared.settings.deciding(),
+            threads=torch.get_num_threads(),
         )
-        name = f"last-{self.step:08d}"
-        return write_checkpoint(self.folder.checkpoints, name, tensors, json.loads(record_text(state)))
+        content = json.loads(record_text(state))
+        path = write_checkpoint(self.folder.checkpoints, f"last-{self.step:08d}", tensors, content)
+        if self.prepared.settings.memory_files and self.progress.number == 0:
+            # The next epoch overwrites what older checkpoints need, so this one must not be the only one.
+            write_checkpoint(self.folder.checkpoints, f"{TWIN}-{self.step:08d}", tensors, content, keep=1)
+        return path
+
+    def check_finite(self) -> None:
+        """Raise NotFiniteError if the weights, their average or the optimiser's state are NaN or infinite."""
+        optimizer = self.prepared.optimizer
+        average = {} if optimizer.average is None else optimizer.average.module.state_dict()
+        for what, tensors in (("weight", self.prepared.model.state_dict()), ("averaged weight", average)):
+            if wrong := [name for name in _not_finite(tensors) if name not in self._infinite]:
+                raise diverged(f"{what} {wrong[0]} is not finite", optimizer.time, optimizer.lr)
+        if wrong := _not_finite(optimizer.state()[1]["optimizer"]):
+            raise diverged(f"the optimiser's {wrong[0]} is not finite", optimizer.time, optimizer.lr)
+
+    def _check_folder(self) -> None:
+        if self.handle is not None:
+            self.handle.check()
 
     def _save_best(self, row: MetricsRow) -> None:
         if self.folder is not None:
             weights = {"weights": self.prepared.optimizer.evaluated.state_dict()}
-            state = json.loads(record_text(BestState(row=row, data=self._data)))
+            settings = self.prepared.settings.deciding()
+            state = json.loads(record_text(BestState(row=row, data=self._data, settings=settings)))
             write_checkpoint(self.folder.checkpoints, f"best-{row.step:08d}", weights, state, keep=1)
 
     def restore(self) -> tuple[bool, list[str]]:
@@ -153,28 +190,35 @@ class TrainingState:
         """
         if self.folder is None:
             raise InputError("resume-folder")
-        if not any(self.folder.checkpoints.glob("last-*")) and not read_table(self.folder.metrics):
+        if not has_checkpoint(self.folder) and not read_table(self.folder.metrics, sealed=True):
             return False, []
-        checkpoint, skipped = newest_checkpoint(self.folder.checkpoints, "last")
+        checkpoint, skipped = newest_checkpoint(self.folder.checkpoints, "last", twin=TWIN)
         self._load(checkpoint)
         return True, [f"{other.name}: {other.reason}" for other in skipped]
 
     def _load(self, checkpoint: Checkpoint) -> None:
         state = convert_record(checkpoint.state, RunState, checkpoint.path, "resume from another checkpoint")
         self._check_same_run(state, checkpoint.path)
+        if (now := torch.get_num_threads()) != state.threads:
+            warnings.warn(
+                f"the run was computed with {state.threads} threads and continues with {now}: results repeat bit by "
+                "bit only with the same number",
+                CheckpointWarning,
+                stacklevel=2,
+            )
         prepared, tensors = self.prepared, checkpoint.tensors
         load_weights(prepared.model, tensors["weights"], checkpoint.path)
         prepared.optimizer.load_state(state.optimizer, tensors)
         self.progress = state.progress
         kept = tensors.get(prepared.method.state_file, {})
         prepared.method.load_state({name: t.to(prepared.device) for name, t in kept.items()}, self.progress.epoch)
-        for name, size in state.sizes.items():
-            self.files[name].truncate(size)
+        for name, mark in state.tables.items():
+            self.files[name].truncate(mark)
 
     def _check_same_run(self, state: RunState, path: Path) -> None:
         ours = self.prepared.settings.deciding()
         theirs = _with_defaults(state.settings, self.prepared.settings)
-        if state.settings and (differences := differing_settings(theirs, ours)):
+        if differences := differing_settings(theirs, ours):
             raise InputError(
                 "resume-other-settings",
                 differences={d.name: (d.theirs, d.ours) for d in differences},
@@ -196,6 +240,17 @@ class TrainingState:
             for tensor in (part.x, part.y):
                 digest.update(tensor.contiguous().numpy().data)
         return DataIdentity(shape=train.shape, classes=train.classes, samples=len(train), sha256=digest.hexdigest())
+
+
+def has_checkpoint(folder: RunFolder) -> bool:
+    """Return whether a run has a checkpoint, damaged or not; raise InputError if that cannot be told."""
+    return bool(checkpoint_names(folder.checkpoints, "last"))
+
+
+def _not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
+    """Return the names of the tensors that hold NaN or infinities."""
+    floats = {name: t for name, t in tensors.items() if t.is_floating_point() or t.is_complex()}
+    return [name for name, t in floats.items() if not bool(torch.isfinite(t).all())]
 
 
 def _with_defaults(saved: Mapping[str, Value], settings: Settings) -> dict[str, Value]:

@@ -25,8 +25,8 @@ from sihg.robust.training.events import (
 )
 from sihg.robust.training.optimizer import diverged
 from sihg.robust.training.preflight import PreparedTraining
-from sihg.robust.training.state import TrainingState
-from sihg.store.run_folder import RunFolder
+from sihg.robust.training.state import TrainingState, has_checkpoint
+from sihg.store.run_folder import FolderHandle, RunFolder
 from sihg.store.schema import MetricsRow, Progress
 
 
@@ -36,6 +36,8 @@ class Trainer:
     Args:
         prepared: The run, checked by `preflight`.
         folder: The run folder, for tables and checkpoints; None to keep nothing.
+        handle: Of the folder, from `locked`: notices that the folder was moved, removed or replaced.
+        resuming: Whether to go back to the newest checkpoint of the folder, if there is one.
     Example:
         >>> from sihg.robust.training import prepare
         >>> from sihg.robust.training.config import Settings
@@ -44,29 +46,35 @@ class Trainer:
         ['StepDone', 'EpochDone']
     """
 
-    def __init__(self, prepared: PreparedTraining, folder: RunFolder | None = None) -> None:
+    def __init__(
+        self,
+        prepared: PreparedTraining,
+        folder: RunFolder | None = None,
+        handle: FolderHandle | None = None,
+        *,
+        resuming: bool = False,
+    ) -> None:
         settings = prepared.settings
         if settings.memory_files and folder is None:
             raise InputError("memory-files-folder")
         self.prepared, self.folder = prepared, folder
         self.model, self.optimizer, self.method = prepared.model, prepared.optimizer, prepared.method
         files = folder.memory if folder is not None and settings.memory_files else None
-        self.method.bind(prepared.train, dtype=prepared.memory_dtype, folder=files)
-        self.state = TrainingState(prepared, folder)
+        begun = resuming and folder is not None and has_checkpoint(folder)
+        self.method.bind(prepared.train, dtype=prepared.memory_dtype, folder=files, resuming=begun)
+        self.state = TrainingState(prepared, folder, handle)
         self.rows: list[MetricsRow] = []
         self.warnings: list[str] = []
         self._saved_epoch: int | None = None  # whose start is in a checkpoint
+        self.skipped: list[str] = []  # damaged checkpoints, with reasons
+        if resuming:
+            found, self.skipped = self.state.restore()
+            self._saved_epoch = self.progress.epoch if found else None
 
     @property
     def progress(self) -> Progress:
         """Return where the run is."""
         return self.state.progress
-
-    def resume(self) -> list[str]:
-        """Go back to the newest valid checkpoint of the folder; return the names of damaged ones, with reasons."""
-        found, skipped = self.state.restore()
-        self._saved_epoch = self.progress.epoch if found else None
-        return skipped
 
     def run(self, on_event: OnEvent | None = None) -> Trained:
         """Train to the last epoch. Ctrl-C or SIGTERM saves a checkpoint and stops.
@@ -144,6 +152,7 @@ class Trainer:
 
     def _close_epoch(self) -> Iterator[Event]:
         """Evaluate, write the row of the epoch, save the best weights and a checkpoint."""
+        self.state.check_finite()
         here, settings = self.progress, self.prepared.settings
         is_last = here.epoch + 1 == settings.epochs
         natural, robust = None, None

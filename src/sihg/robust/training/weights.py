@@ -2,24 +2,27 @@
 
 import pickle
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load as load_safetensors
 from torch import Tensor, nn
 
 from sihg.errors import InputError, UnknownNameError
 from sihg.robust import models
+from sihg.robust.data.locations import max_memory
+from sihg.robust.data.pickles import load_torch
 from sihg.robust.training.config import Settings, read_run_settings
 from sihg.store.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
+from sihg.store.files import read_regular, status
+from sihg.store.manifest import checkpoint_names
 from sihg.store.run_folder import RunFolder
-from sihg.store.schema import DataIdentity, convert_record
+from sihg.store.schema import DataIdentity, convert_record, describe_differences, differing_settings
 
 MAX_KEYS_NAMED = 3  # in an error
 NEEDED = ("weights", "average")  # files of a checkpoint
+TWIN = "twin"  # prefix of the second copy of a checkpoint at the end of an epoch, with the memory in files
 SUFFIXES = (".safetensors", ".pt", ".pth")
 
 
@@ -43,6 +46,8 @@ class Weights:
     label: str = "weights"  # last, best, or the name of a checkpoint or a file
     shape: tuple[int, ...] | None = None
     classes: int | None = None
+    manifest: str = ""  # SHA-256 of the checkpoint's manifest
+    trust: bool = False  # whether the folder may name code and data although it is foreign
 
     @property
     def source_name(self) -> str:
@@ -52,7 +57,7 @@ class Weights:
     @property
     def data_dir(self) -> Path | None:
         """Return the data folder of their run."""
-        return None if self.folder is None else self.folder.data_folder()
+        return None if self.folder is None else self.folder.data_folder(trust=self.trust)
 
     def build(self, shape: tuple[int, ...] | None = None, classes: int | None = None) -> nn.Module:
         """Build a model for them, without loading them; the shape and classes of their run come first."""
@@ -64,25 +69,50 @@ class Weights:
         return models.build(settings.model, shape, classes, width=settings.width)
 
 
-def read_run_weights(path: Path, checkpoint: str = "last") -> Weights:
-    """Read the weights of a run, given by its folder or by the folder of a checkpoint."""
-    inside = (path / "manifest.json").is_file()
+def read_run_weights(
+    path: Path, checkpoint: str = "last", *, trust: bool = False, given: Collection[str] = ()
+) -> Weights:
+    """Read the weights of a run, given by its folder or by the folder of a checkpoint.
+
+    Args:
+        path: The folder.
+        checkpoint: "last" or "best", if the path is that of the run.
+        trust: Whether a foreign folder may name code to run and the folder of the data.
+        given: Names of settings that the user gives instead of the run's, such as "model".
+    """
+    inside = status(path / "manifest.json") is not None
     folder = RunFolder.open(path.resolve().parents[1] if inside else path)
+    settings = read_run_settings(folder, trust=trust, given=given)
     found = read_checkpoint(path, NEEDED) if inside else _newest(folder, checkpoint)
-    settings = read_run_settings(folder.config)
+    _check_settings(settings, found)
     data = convert_record(found.state["data"], DataIdentity, found.path, "use another checkpoint")
     average = found.tensors.get("average")
     tensors = found.tensors["weights"] if average is None else _averaged(average)
     label = path.resolve().name if inside else checkpoint
-    return Weights(tensors, found.path, settings, folder, label, data.shape, len(data.classes))
+    about = (data.shape, len(data.classes), found.sha256, trust)
+    return Weights(tensors, found.path, settings, folder, label, *about)
+
+
+def _check_settings(settings: Settings, checkpoint: Checkpoint) -> None:
+    """Raise InputError if config.toml is not the one that the checkpoint was made with."""
+    saved = checkpoint.state.get("settings", {})  # the first versions did not keep them
+    found = differing_settings(saved, settings.deciding()) if saved else []
+    if differences := [difference for difference in found if difference.name in saved]:
+        raise InputError(
+            "resume-other-settings",
+            differences={d.name: (d.theirs, d.ours) for d in differences},
+            path=checkpoint.path,
+            shown=describe_differences(differences),
+        )
 
 
 def _newest(folder: RunFolder, checkpoint: str) -> Checkpoint:
     if checkpoint not in ("last", "best"):
         raise UnknownNameError("checkpoint", checkpoint, ["last", "best"])
-    if checkpoint == "best" and not any(folder.checkpoints.glob("best-*")):
+    if checkpoint == "best" and not checkpoint_names(folder.checkpoints, "best"):
         raise InputError("no-best-checkpoint", path=folder.path)
-    found, skipped = newest_checkpoint(folder.checkpoints, checkpoint, NEEDED)
+    twin = TWIN if checkpoint == "last" else ""
+    found, skipped = newest_checkpoint(folder.checkpoints, checkpoint, NEEDED, twin=twin)
     for other in skipped:
         warnings.warn(f"skipped damaged checkpoint {other.name}: {other.reason}", CheckpointWarning, stacklevel=3)
     return found
@@ -95,13 +125,16 @@ def _averaged(average: dict[str, Tensor]) -> dict[str, Tensor]:
 def read_weights_file(path: Path, settings: Settings) -> Weights:
     """Read the weights in a .safetensors file, or in a .pt or .pth file that holds only tensors."""
     try:
-        found = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+        data = read_regular(path, max_memory())
+        found = load_safetensors(data) if path.suffix == ".safetensors" else load_torch(data)
+    except InputError:
+        raise
     except FileNotFoundError:
         raise InputError("weights-missing", path=path) from None
     except pickle.UnpicklingError as error:
         raise InputError("weights-not-only-tensors", path=path) from error
-    except (OSError, SafetensorError, RuntimeError, ValueError, EOFError, KeyError) as error:
-        why = (str(error) or repr(error)).splitlines()[0]
+    except Exception as error:  # torch raises whatever a broken file causes
+        why = (str(getattr(error, "strerror", None) or error) or repr(error)).split("\n")[0]
         raise InputError("weights-unreadable", path=path, why=why) from error
     if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
         found = found["state_dict"]
@@ -110,26 +143,30 @@ def read_weights_file(path: Path, settings: Settings) -> Weights:
     return Weights(found, path, settings, label=path.stem)
 
 
-def load(run: str | Path, *, checkpoint: str = "last", model: nn.Module | None = None) -> nn.Module:
+def load(
+    run: str | Path, *, checkpoint: str = "last", model: nn.Module | None = None, trust: bool = False
+) -> nn.Module:
     """Load the trained model of a run, in evaluation mode.
 
     Args:
         run: The run folder, or the folder of one of its checkpoints.
         checkpoint: "last" or "best". A run that averages its weights gives the averaged ones.
         model: A model to load the weights into. A run of `fit` cannot build your model: pass one.
+        trust: Whether code that the folder names, such as a model in a file, may run although no command of yours made
+            the folder.
     Returns:
         The model.
     Raises:
         InputError: The folder has no such checkpoint, or the weights do not fit the model.
     Example:
-        >>> import sihg, tempfile
+        >>> import sihg, tempfile, torch
         >>> x, y = torch.rand(8, 4), torch.arange(8) % 2
         >>> with tempfile.TemporaryDirectory() as run:
         ...     _ = sihg.fit(nn.Linear(4, 2), (x, y), method="natural", eps=0.1, epochs=1, out=run)
         ...     sihg.load(run, model=nn.Linear(4, 2))
         Linear(in_features=4, out_features=2, bias=True)
     """
-    weights = read_run_weights(Path(run), checkpoint)
+    weights = read_run_weights(Path(run), checkpoint, trust=trust, given=() if model is None else ("model",))
     model = model or weights.build()
     load_weights(model, weights.tensors, weights.source)
     return model.eval()
@@ -140,7 +177,7 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], source: object
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
-        why = _shortened(str(error).splitlines()[1].strip())
+        why = _shortened(str(error).split("\n")[1].strip())
         raise InputError("weights-other-model", source=source, type=type(model).__name__, why=why) from error
 
 
