@@ -1,5 +1,6 @@
 """Damage the memory files of an interrupted run: a resume is refused, or ends with bit by bit the same weights."""
 
+import os
 import shutil
 import signal
 from collections import Counter
@@ -256,6 +257,7 @@ def damages(runs: Runs, name: str) -> Iterator[tuple[str, Damage]]:
     yield "folder removed", shutil.rmtree
     yield "folder emptied", empty
     yield "folder linked", link_to_a_copy
+    yield "file linked", lambda memory: os.link(memory / GENERATIONS[before], memory.parent / "second name")
     for file in (*GENERATIONS, "memory.json"):
         yield f"{file} removed", remove(file)
     for file in GENERATIONS:
@@ -270,6 +272,7 @@ def test_damage_is_refused_before_training(runs: Runs, name: str) -> None:
     silent = [what for what, outcome in outcomes.items() if "weights" in outcome]
     assert silent == []
     assert len(outcomes) >= 60
+    assert outcomes.pop("folder linked") == "linked-folder"  # found when the run is opened
     found = Counter(outcomes.values())
     assert found["memory-row-damaged"] > 30
     assert found.keys() == {
