@@ -1,11 +1,13 @@
 """Tables on terminals of any width; progress without a terminal."""
 
+import ast
 import re
+from pathlib import Path
 
 import pytest
 
 from sihg.cli import terminal
-from sihg.cli.terminal import format_table
+from sihg.cli.terminal import format_table, one_line, printable
 
 HEADINGS = ["run", "watched %", "pgd-50-10 %"]
 ROWS = [["some-long-name-s0", "94.80 / 72.40", "64.86"], ["some-long-name-s1", "95.07 / 71.39", "62.37"]]
@@ -48,3 +50,19 @@ def test_lines_without_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytes
         now *= 2
         bar.update(4, "")
     assert capsys.readouterr().err == "gda: 2 of 8 iterations, |F|^2 3\ngda: 4 of 8 iterations\n"
+
+
+def test_control_characters_are_escaped() -> None:
+    assert printable("a\tb\nc ± \N{NO-BREAK SPACE}\N{GRINNING FACE}") == "a\tb\nc ± \N{NO-BREAK SPACE}\N{GRINNING FACE}"
+    assert (
+        printable("\x00\r\x1b[2J\x7f\x85\u2028\u202e\u2066\udcff") == r"\x00\r\x1b[2J\x7f\x85\u2028\u202e\u2066\udcff"
+    )
+    assert one_line("a\nb") == r"a\nb"
+
+
+def test_commands_print_only_with_show_and_say() -> None:
+    folder = Path(terminal.__file__).parent
+    for path in folder.glob("*.py"):
+        calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+        printing = [call.lineno for call in calls if ast.unparse(call.func) == "print"]
+        assert len(printing) == (2 if path.name == "terminal.py" else 0), f"{path}: lines {printing}"

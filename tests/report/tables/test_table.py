@@ -1,5 +1,8 @@
 """Tables in their three forms."""
 
+import csv
+import io
+
 from sihg.report.tables.table import Column, Table, as_csv, as_latex, as_markdown
 from sihg.store.statistics import Spread
 
@@ -44,3 +47,18 @@ def test_a_latex_row_can_begin_with_a_bracket_or_star() -> None:
 def test_a_mean_over_some_of_the_trials_says_so() -> None:
     some = Table([Column("a", "a")], [[Spread(0.5, 0.125, 2, 3)]])
     assert "0.5 ± 0.12 (2 of 3)" in as_markdown(some)
+
+
+def test_no_spreadsheet_runs_a_cell() -> None:
+    names = ["=1+1", "+x", "-rf", "@a", "\tb", "\rc", "-1.5", "+2e3", "a=b", "\udcff"]
+    table = Table([Column("=entry", "entry", is_text=True), Column("n", "n")], [[name, -1] for name in names])
+    lines = list(csv.reader(io.StringIO(as_csv(table), newline="")))
+    assert lines[0] == ["'=entry", "n"]
+    shown = ["'=1+1", "'+x", "'-rf", "'@a", " b", " c", "-1.5", "+2e3", "a=b", " "]
+    assert lines[1:] == [[name, "-1"] for name in shown]
+
+
+def test_tables_for_reading_have_no_control_characters() -> None:
+    table = Table([Column("a", "a", is_text=True)], [["x\x1b[2J\u2028y\udcff"]])
+    for text in (as_markdown(table), as_latex(table)):
+        assert text.replace("\n", "").isprintable()

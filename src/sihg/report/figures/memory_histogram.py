@@ -64,14 +64,16 @@ def _draw_moves(axes: Axes, found: Sequence[Memory]) -> None:
     axes.set_title("how far it moved")
     axes.set_xlabel("epoch")
     axes.set_ylabel("mean |move| / ε")
+    lines = []
     for memory in found:
-        look, name = memory.entry.look, fit_name(memory.entry.name)
-        axes.plot(memory.epoch, memory.moved, color=look.colour, marker=look.marker, markersize=3.5, label=name)
+        look = memory.entry.look
+        lines += axes.plot(memory.epoch, memory.moved, color=look.colour, marker=look.marker, markersize=3.5)
         low, high = memory.moved - memory.deviation, memory.moved + memory.deviation
         axes.fill_between(memory.epoch, low, high, color=look.colour, alpha=0.16, linewidth=0)
     axes.set_ylim(0, 1.08 * max(axes.get_ylim()[1], max(float(memory.moved.max()) for memory in found)))
     _number_epochs(axes, max(float(memory.epoch[-1]) for memory in found))
-    show_plain_text(axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False))
+    names = [fit_name(memory.entry.name) for memory in found]  # as labels of lines, names such as _x would be ignored
+    show_plain_text(axes.legend(lines, names, loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False))
 
 
 def _number_epochs(axes: Axes, last: float) -> None:

@@ -11,6 +11,7 @@ from sihg.store.statistics import Spread
 
 PERCENT = "\N{NO-BREAK SPACE}%"  # the end of a heading above shares
 PLUS_MINUS = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"
+FORMULA_STARTS = ("=", "+", "-", "@")  # a spreadsheet runs text that begins with one of these
 LATEX = {  # characters that LaTeX reads as commands, or does not know
     **{special: f"\\{special}" for special in "&%$#_{}"},
     "\\": r"\textbackslash{}",
@@ -70,11 +71,11 @@ def split_spreads(table: Table) -> Table:
 
 
 def as_csv(table: Table) -> str:
-    """Write every digit; unknown numbers are empty cells."""
+    """Write every digit; unknown numbers are empty cells. Text that looks like a formula begins with an apostrophe."""
     table, text = split_spreads(table), io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([column.key for column in table.columns])
-    writer.writerows(table.rows)
+    writer.writerow([_no_formula(column.key) for column in table.columns])
+    writer.writerows([_no_formula(cell) for cell in row] for row in table.rows)
     return text.getvalue()
 
 
@@ -156,12 +157,32 @@ def _spread_text(spread: Spread, mean: str, deviation: str) -> str:
     return text if spread.of is None else f"{text} ({spread.n} of {spread.of})"
 
 
+def _no_formula(cell: Cell) -> Cell:
+    if not isinstance(cell, str):
+        return cell
+    text = _plain(cell)  # csv.writer does not quote every line end
+    return f"'{text}" if text.startswith(FORMULA_STARTS) and not _is_number(text) else text
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _markdown(text: str) -> str:
+    text = _plain(text)
     for special in "\\`*_|[]$~":
         text = text.replace(special, f"\\{special}")
     return " ".join(escape(text, quote=False).split())
 
 
 def _latex(text: str) -> str:
-    text = "".join(c if c.isprintable() or c == "\N{NO-BREAK SPACE}" else " " for c in text)
-    return "".join(LATEX.get(c, c) for c in text)
+    return "".join(LATEX.get(c, c) for c in _plain(text))
+
+
+def _plain(text: str) -> str:
+    """Replace control characters, and bytes of file names that are not text, by spaces."""
+    return "".join(c if c.isprintable() or c == "\N{NO-BREAK SPACE}" else " " for c in text)
