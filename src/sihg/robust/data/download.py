@@ -147,7 +147,7 @@ def _short(error: BaseException) -> str:
     """Return the innermost reason, which is the informative one."""
     while isinstance(inner := getattr(error, "reason", None) or (error.args and error.args[0]), BaseException):
         error = inner
-    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    return f"{type(error).__name__}: {error}".split("\n")[0][:200]
 
 
 def _part(target: Path) -> Path:

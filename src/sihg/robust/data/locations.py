@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sihg.errors import InputError
+from sihg.parse import expand_home
 from sihg.robust.data.samples import Samples
 
 Arrays = tuple[NDArray[np.uint8], ...]
@@ -77,9 +78,12 @@ def data_folder(data_dir: str | Path | None = None) -> Path:
     if data_dir is None:
         data_dir = os.environ.get("SIHG_DATA") or None
     if data_dir is not None:
-        return Path(data_dir).expanduser()
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache and Path(cache).is_absolute() else Path.home() / ".cache") / "sihg" / "data"
+        return expand_home(data_dir)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or ".cache")
+    try:
+        return (cache if cache.is_absolute() else Path.home() / ".cache") / "sihg" / "data"
+    except RuntimeError:
+        raise InputError("no-data-folder") from None
 
 
 def locate(source: Source, folder: Path) -> tuple[dict[Path, list[Piece]], list[Part]]:

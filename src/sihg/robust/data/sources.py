@@ -4,6 +4,7 @@ import warnings
 from pathlib import Path
 
 from sihg.errors import InputError, UnknownNameError
+from sihg.parse import expand_home
 from sihg.robust.data import DATA_FORMS, cifar10, digits, idx, image_folder, npz_file, svhn
 from sihg.robust.data.file_checks import read_checked
 from sihg.robust.data.locations import Arrays, DataWarning, Source, data_folder, locate, missing_error, usable
@@ -38,9 +39,9 @@ def load(source: str, data_dir: str | Path | None = None) -> tuple[Samples, Samp
     if source in SOURCES:
         return _load_published(SOURCES[source], data_folder(data_dir))
     if kind == "folder" and path:
-        return image_folder.load(Path(path).expanduser())
+        return image_folder.load(expand_home(path))
     if kind == "npz" and path:
-        return npz_file.load(Path(path).expanduser())
+        return npz_file.load(expand_home(path))
     if kind == "fit":
         raise InputError("data-in-memory")
     if path and kind not in ("folder", "npz"):
