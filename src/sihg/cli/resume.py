@@ -50,8 +50,8 @@ def run(args: argparse.Namespace) -> int:
         name_last_checkpoint(folder),
     ):
         prepared = prepare(settings, data_dir=args.data_dir or folder.data_folder(trust=args.trust))
-        trainer = Trainer(prepared, folder, handle, resuming=True)
-        for text in trainer.skipped:
+        trainer = Trainer(prepared, folder, handle)
+        for text in trainer.resume():
             say(f"skipped damaged checkpoint {text}")
         here = trainer.progress
         if here.epoch >= settings.epochs:

@@ -126,7 +126,7 @@ def read_regular(path: str | Path, limit: int = MAX_TEXT_BYTES) -> bytes:
             raise InputError("not-a-regular-file", path=path)
         if found.st_size > limit:
             raise InputError("file-too-large", path=path, bytes=found.st_size, limit=limit)
-        return file.read(limit + 1)
+        return file.read(found.st_size)  # not what is appended meanwhile
 
 
 def sha256_of_file(path: str | Path) -> str:

@@ -47,7 +47,7 @@ class RunFolder:
         *("checkpoints", "evaluation", "memory"),
         *("index.html", "report"),
         *("gallery.npz", "metrics.csv", "log.jsonl", "memory.csv"),
-        *(OWNER, "environment.json", "config.toml"),
+        *("accepted.json", OWNER, "environment.json", "config.toml"),
     )
 
     def __init__(self, path: str | Path) -> None:

@@ -181,6 +181,28 @@ def table_text(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([*lines, ""])
 
 
+def reseal_table(path: Path) -> bytes:
+    """Return a table that was edited on purpose with new sums."""
+    lines = list(csv.reader(_whole_lines(path).split("\n")[:-1]))
+    if not lines or lines[0][-1] != SUM or any(len(line) != len(lines[0]) for line in lines):
+        raise InputError("table-line", path=path, line=1)
+    return table_text(lines[0][:-1], [line[:-1] for line in lines[1:]]).encode()
+
+
+def reseal_log(path: Path) -> bytes:
+    """Return a log that was edited on purpose with new sums."""
+    total, text = 0, ""
+    for number, line in enumerate(_whole_lines(path).split("\n")[:-1], 1):
+        try:
+            entry = {key: value for key, value in json.loads(line).items() if key != SUM}
+        except (ValueError, AttributeError, RecursionError) as error:
+            raise InputError("log-line", path=path, line=number, reason=str(error)) from error
+        body = json.dumps(entry, ensure_ascii=False)
+        total = _chained(body, total)
+        text += f'{body[:-1]}, "{SUM}": "{total:08x}"}}\n'
+    return text.encode(errors="backslashreplace")
+
+
 def read_table(path: str | Path, *, sealed: bool = False, mark: Mark | None = None) -> list[dict[str, str]]:
     """Read the rows of a table; an incomplete last line is left out.
 

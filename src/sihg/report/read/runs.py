@@ -25,7 +25,7 @@ from sihg.report.read.evaluations import (
     read_records,
 )
 from sihg.report.read.palette import Look, looks
-from sihg.store.files import list_names, status
+from sihg.store.files import list_names, sha256_of_file, status
 from sihg.store.manifest import Manifest, checkpoint_names, find_checkpoint, read_manifest
 from sihg.store.run_folder import GRID, RunFolder
 from sihg.store.schema import (
@@ -40,6 +40,7 @@ from sihg.store.schema import (
     read_run_config,
 )
 from sihg.store.tables import Mark, read_json_lines, read_table
+from sihg.store.verify import TABLES, accepted_tables
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +158,7 @@ def read_run(path: Path, name: str = "") -> TrainingRun:
     settings, sealed = config.settings, config.format >= SEALED_FORMAT
     manifests = _read_manifests(folder)
     _check_settings(folder, settings, manifests)
-    marks = _read_marks(manifests)
+    marks = _read_marks(folder, manifests)
     evaluations = collect_evaluations(read_records(folder.evaluation), settings, manifests)
     return TrainingRun(
         name=name or folder_name(path),
@@ -165,7 +166,10 @@ def read_run(path: Path, name: str = "") -> TrainingRun:
         config=folder.config.read_text(encoding="utf-8"),
         settings=settings,
         rows=_read_metrics(folder.metrics, sealed=sealed, mark=marks.get("metrics")),
-        warnings=_read_warnings(folder.log, sealed=sealed, mark=marks.get("log")),
+        warnings=(
+            *(f"{name} was edited on purpose after it was written" for name in _edited_tables(folder)),
+            *_read_warnings(folder.log, sealed=sealed, mark=marks.get("log")),
+        ),
         environment=folder.read_environment(),
         evaluations=evaluations.attacks,
         radii=evaluations.curves,
@@ -233,7 +237,7 @@ def first_gallery(entry: Entry) -> list[Gallery]:
 def read_memory(run: TrainingRun) -> Floats:
     """Read memory.csv: columns for the epoch, the mean move and the share of each bin. Empty without the file."""
     source = run.folder.memory_table
-    mark = _read_marks(_read_manifests(run.folder)).get("memory")
+    mark = _read_marks(run.folder, _read_manifests(run.folder)).get("memory")
     rows = read_table(source, sealed=run.sealed, mark=mark) if mark or status(source) is not None else []
     bins = [name for name in (rows[0] if rows else {}) if name.startswith("to_")]
     try:
@@ -263,11 +267,23 @@ def _check_settings(folder: RunFolder, settings: Settings, manifests: Mapping[st
             )
 
 
-def _read_marks(manifests: Mapping[str, Manifest]) -> dict[str, Mark]:
-    """Return how far each table was at the newest checkpoint, from which it must not have fallen back."""
+def _read_marks(folder: RunFolder, manifests: Mapping[str, Manifest]) -> dict[str, Mark]:
+    """Return how far each table was at the newest checkpoint, from which it must not have fallen back.
+
+    Tables that were edited on purpose, and accepted by `sihg check`, are left out.
+    """
     newest = next((manifest for name, manifest in manifests.items() if name.startswith("last-")), None)
     found = {} if newest is None else newest.state.get("tables", {})
-    return msgspec.convert(found, dict[str, Mark])
+    marks = msgspec.convert(found, dict[str, Mark])
+    for name in _edited_tables(folder):
+        marks.pop(TABLES[name], None)
+    return marks
+
+
+def _edited_tables(folder: RunFolder) -> list[str]:
+    """Return the names of the tables that were edited on purpose and are as they were accepted."""
+    sums = {name: text for name, text in accepted_tables(folder.path).items() if name in TABLES}
+    return [name for name, text in sums.items() if sha256_of_file(folder.path / name) == text]
 
 
 def _read_metrics(source: Path, *, sealed: bool, mark: Mark | None) -> tuple[MetricsRow, ...]:

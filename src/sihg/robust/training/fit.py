@@ -125,8 +125,8 @@ def resume_in(out: str | Path | None, prepared: PreparedTraining, *, on_event: O
         raise InputError("resume-folder")
     folder = RunFolder.open(out)
     with locked(folder.path) as handle:
-        trainer = Trainer(prepared, folder, handle, resuming=True)
-        for text in trainer.skipped:
+        trainer = Trainer(prepared, folder, handle)
+        for text in trainer.resume():
             warnings.warn(f"skipped damaged checkpoint {text}", CheckpointWarning, stacklevel=3)
         return trainer.run(on_event)
 

@@ -37,7 +37,6 @@ class Trainer:
         prepared: The run, checked by `preflight`.
         folder: The run folder, for tables and checkpoints; None to keep nothing.
         handle: Of the folder, from `locked`: notices that the folder was moved, removed or replaced.
-        resuming: Whether to go back to the newest checkpoint of the folder, if there is one.
     Example:
         >>> from sihg.robust.training import prepare
         >>> from sihg.robust.training.config import Settings
@@ -51,30 +50,36 @@ class Trainer:
         prepared: PreparedTraining,
         folder: RunFolder | None = None,
         handle: FolderHandle | None = None,
-        *,
-        resuming: bool = False,
     ) -> None:
         settings = prepared.settings
         if settings.memory_files and folder is None:
             raise InputError("memory-files-folder")
         self.prepared, self.folder = prepared, folder
         self.model, self.optimizer, self.method = prepared.model, prepared.optimizer, prepared.method
-        files = folder.memory if folder is not None and settings.memory_files else None
-        begun = resuming and folder is not None and has_checkpoint(folder)
-        self.method.bind(prepared.train, dtype=prepared.memory_dtype, folder=files, resuming=begun)
         self.state = TrainingState(prepared, folder, handle)
         self.rows: list[MetricsRow] = []
         self.warnings: list[str] = []
         self._saved_epoch: int | None = None  # whose start is in a checkpoint
-        self.skipped: list[str] = []  # damaged checkpoints, with reasons
-        if resuming:
-            found, self.skipped = self.state.restore()
-            self._saved_epoch = self.progress.epoch if found else None
+        self._is_bound = False
 
     @property
     def progress(self) -> Progress:
         """Return where the run is."""
         return self.state.progress
+
+    def resume(self) -> list[str]:
+        """Go back to the newest valid checkpoint of the folder; return the names of damaged ones, with reasons."""
+        self._bind(resuming=self.folder is not None and has_checkpoint(self.folder))
+        found, skipped = self.state.restore()
+        self._saved_epoch = self.progress.epoch if found else None
+        return skipped
+
+    def _bind(self, *, resuming: bool) -> None:
+        """Let the method make what it keeps per sample, or open it again."""
+        in_files = self.folder is not None and self.prepared.settings.memory_files
+        folder = self.folder.memory if self.folder is not None and in_files else None
+        self.method.bind(self.prepared.train, dtype=self.prepared.memory_dtype, folder=folder, resuming=resuming)
+        self._is_bound = True
 
     def run(self, on_event: OnEvent | None = None) -> Trained:
         """Train to the last epoch. Ctrl-C or SIGTERM saves a checkpoint and stops.
@@ -96,6 +101,8 @@ class Trainer:
         """Train, and yield what happens. If the generator is closed early, another call continues."""
         self._saved_time = time.monotonic()
         keep_freed_memory()
+        if not self._is_bound:
+            self._bind(resuming=False)
         with torch.random.fork_rng(), stop_on_interrupt() as stop_asked:
             if self.progress.number == 0 and self.progress.epoch != self._saved_epoch:
                 yield from self._save()

@@ -1,0 +1,204 @@
+"""Check every file of a folder of results against its sum, and accept files that were edited on purpose.
+
+This is `sihg check`. Pages, pictures, `output.log` and tables for people carry no sum: nothing reads them.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from sihg.errors import InputError
+from sihg.store.arrays import reseal_arrays
+from sihg.store.files import list_names, read_regular, sha256_of_file, status, write_bytes
+from sihg.store.manifest import find_checkpoint, newest_manifest, read_file, read_manifest
+from sihg.store.run_folder import locked
+from sihg.store.schema import check_sealed, read_json, write_json
+from sihg.store.seal import MARK, NO_SUM, check_seal, seal
+from sihg.store.tables import Mark, read_json_lines, read_table, reseal_log, reseal_table
+
+ACCEPTED = "accepted.json"  # sums of tables that were edited on purpose after a checkpoint was made
+TABLES = {"metrics.csv": "metrics", "memory.csv": "memory", "log.jsonl": "log"}  # and their names in a checkpoint
+FOR_PEOPLE = ("history.csv", "table.csv")  # not read again
+UNSEALED = (".html", ".svg", ".png", ".md", ".log", ".bin")
+Result = Literal["good", "no sum", "wrong", "accepted"]
+
+
+class FileCheck(msgspec.Struct, frozen=True):
+    """What the check of a file found: "no sum" is a file of an older version, "accepted" one that now has a new sum."""
+
+    path: Path
+    result: Result
+    message: str = ""
+
+
+def check_folder(folder: str | Path, *, accept: bool = False) -> list[FileCheck]:
+    """Check the files of a run, a grid, a solve or of evaluations, with all folders in it.
+
+    Args:
+        folder: The folder.
+        accept: Give files that were edited on purpose a new sum. Checkpoints and memories cannot be edited.
+    Returns:
+        A result for each file that carries a sum.
+    Raises:
+        InputError: The folder is missing, cannot be read, or is in use.
+    Example:
+        >>> _ = write_json(Path("out/a.json"), {"eps": 0.1})
+        >>> _ = Path("out/a.json").write_text(Path("out/a.json").read_text().replace("0.1", "0.2"))
+        >>> [check.result for check in check_folder("out")]
+        ['wrong']
+        >>> [check.result for check in check_folder("out", accept=True)]
+        ['accepted']
+        >>> [check.result for check in check_folder("out")]
+        ['good']
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        reason = "it is a file" if status(folder) is not None else "it does not exist"
+        raise InputError("not-a-folder", folder=folder, reason=reason)
+    if not accept:
+        return [_check(path) for path in _files(folder)]
+    with locked(folder):
+        # Arrays before the records that keep their sums.
+        return [_accept(_check(path)) for path in sorted(_files(folder), key=lambda path: path.suffix == ".json")]
+
+
+def describe_checks(checks: Sequence[FileCheck]) -> str:
+    """Return how many files had which result: "12 good, 1 wrong"."""
+    counts = Counter(check.result for check in checks)
+    return ", ".join(f"{count} {result}" for result, count in counts.items()) or "no files with sums"
+
+
+def accepted_tables(run: Path) -> dict[str, str]:
+    """Return the SHA-256 of the tables of a run that were edited on purpose, by their names."""
+    if status(run / ACCEPTED) is None:
+        return {}
+    found: dict[str, str] = msgspec.convert(read_json(run / ACCEPTED, "remove the file")["tables"], dict[str, str])
+    return found
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield the files that carry sums, and each checkpoint's folder once."""
+    for name in list_names(folder):
+        path = folder / name
+        if path.is_dir() and not path.is_symlink():
+            if name != "report":
+                yield from [path] if status(path / "manifest.json") is not None else _files(path)
+        elif not name.startswith(".") and name not in FOR_PEOPLE and not name.endswith(UNSEALED):
+            yield path
+
+
+def _check(path: Path) -> FileCheck:
+    try:
+        return FileCheck(path, _result(path))
+    except InputError as error:
+        return FileCheck(path, "wrong", str(error))
+    except (OSError, ValueError, RecursionError) as error:
+        return FileCheck(path, "wrong", f"cannot read {path} ({getattr(error, 'strerror', None) or error})")
+
+
+def _result(path: Path) -> Result:
+    if status(path / "manifest.json") is not None:
+        return _check_checkpoint(path)
+    if path.suffix == ".csv":
+        return _check_table(path)
+    if path.name == "log.jsonl":
+        read_json_lines(path, sealed=True, mark=_mark(path))
+        return "good"
+    if path.suffix == ".npy":
+        return "good"  # its record keeps its sum
+    data = read_regular(path, 2**36)
+    if path.suffix == ".json":
+        content = read_json(path, "restore the file")
+        _check_beside(path, content.get("files", {}))
+    elif path.suffix != ".npz" or not path.name.endswith(".partial.npz"):  # sealed with the user's key
+        check_sealed(path, data, 1)
+    return "good" if check_seal(data) != "missing" else "no sum"
+
+
+def _check_checkpoint(path: Path) -> Result:
+    manifest, problem = read_manifest(find_checkpoint(path))
+    if manifest is None:
+        raise InputError("checkpoint-damaged", path=path, problems=[problem], names=problem)
+    for name, expected in manifest.files.items():
+        data, problem = read_file(path / name, expected.bytes)
+        if data is None or sha256_of_file(path / name) != expected.sha256:
+            problem = problem or f"{name} has another SHA-256 than its manifest says"
+            raise InputError("checkpoint-damaged", path=path, problems=[problem], names=problem)
+    return "good"
+
+
+def _check_table(path: Path) -> Result:
+    header = read_regular(path).partition(b"\n")[0]
+    read_table(path, mark=_mark(path))
+    return "good" if header.endswith(b",sum") else "no sum"
+
+
+def _check_beside(record: Path, files: object) -> None:
+    """Check the files whose sums a record keeps."""
+    for name, expected in (files if isinstance(files, dict) else {}).items():
+        path = record.parent / Path(name).name
+        if status(path) is not None and sha256_of_file(path) != expected:
+            raise InputError("seal-wrong", path=path)
+
+
+def _mark(path: Path) -> Mark | None:
+    """Return how far a table of a run was at its newest checkpoint, unless it was edited on purpose since."""
+    if path.name not in TABLES:
+        return None
+    manifest = newest_manifest(path.parent / "checkpoints", "last")
+    if manifest is None or accepted_tables(path.parent).get(path.name) == sha256_of_file(path):
+        return None
+    marks = msgspec.convert(manifest.state.get("tables", {}), dict[str, Mark])
+    return marks.get(TABLES[path.name])
+
+
+# ---- accepting
+
+
+def _accept(check: FileCheck) -> FileCheck:
+    """Give a file that is wrong a new sum, if its content can be read."""
+    path = check.path
+    if check.result != "wrong" or path.is_dir():
+        return check
+    try:
+        if path.suffix == ".csv":
+            write_bytes(path, reseal_table(path))
+            _keep_accepted(path)
+        elif path.name == "log.jsonl":
+            write_bytes(path, reseal_log(path))
+            _keep_accepted(path)
+        elif path.suffix == ".json":
+            _accept_json(path)
+        elif path.suffix == ".toml":
+            write_bytes(path, _reseal_comment(read_regular(path)))
+        elif path.suffix == ".npz":
+            reseal_arrays(path)
+        else:
+            return check
+    except (InputError, OSError, ValueError) as error:
+        return FileCheck(path, "wrong", f"{check.message}; it cannot be accepted either: {error}")
+    return FileCheck(path, "accepted", f"{path} counts as it is now")
+
+
+def _accept_json(path: Path) -> None:
+    content = json.loads(read_regular(path))
+    content.pop("seal", None)
+    names = [name for name in content.get("files", {}) if status(path.parent / Path(name).name) is not None]
+    sums = {name: sha256_of_file(path.parent / Path(name).name) for name in names}
+    write_json(path, content | ({"files": sums} if sums else {}))
+
+
+def _reseal_comment(data: bytes) -> bytes:
+    lines = [line for line in data.rstrip(b"\n").split(b"\n") if MARK not in line]
+    return seal(b"\n".join([*lines, f"# {NO_SUM}".encode(), b""]))
+
+
+def _keep_accepted(path: Path) -> None:
+    """Note that a table counts although a checkpoint knows it otherwise."""
+    if path.name in TABLES:
+        tables = accepted_tables(path.parent) | {path.name: sha256_of_file(path)}
+        write_json(path.parent / ACCEPTED, {"tables": tables})
