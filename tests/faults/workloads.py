@@ -56,13 +56,9 @@ Result = dict[str, Any]
 
 # What commands import when they need it; imported here, it does not take its time in every child.
 LATER = (
-    "filelock",
-    "rich.progress",
-    "rich.table",
-    "torch._dynamo",
-    "sihg.cli.evaluate",
-    "sihg.cli.resume",
-    "sihg.cli.train",
+    *("filelock", "jinja2", "matplotlib.style", "rich.progress", "rich.table", "torch._dynamo"),
+    *(f"sihg.cli.{command}" for command in ("compare", "evaluate", "report", "reproduce", "resume", "solve", "train")),
+    *("sihg.cli.grid_progress", "sihg.cli.grid_table", "sihg.report.solve_report", "sihg.report.training_report"),
 )
 
 announced: list[int] = []  # the steps of the checkpoints that this process said it saved
