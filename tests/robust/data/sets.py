@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.io
 from numpy.typing import NDArray
 
 from sihg.robust.data import SOURCES
@@ -58,6 +59,23 @@ def small_cifar(monkeypatch: pytest.MonkeyPatch) -> dict[str, NDArray[np.uint8]]
         parts.append(replace(part, shape=batch.shape, content=content_md5((batch,)), places=places))
     monkeypatch.setitem(SOURCES, "cifar10", replace(source, parts=tuple(parts)))
     return records
+
+
+def small_svhn(monkeypatch: pytest.MonkeyPatch) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Let `svhn` have three images a file, the same in both."""
+    x = np.random.default_rng(2).integers(0, 256, (3, 3, 32, 32), np.uint8)
+    y = np.array([0, 1, 9], np.uint8)
+    source = SOURCES["svhn"]
+    parts = tuple(replace(part, shape=x.shape, content=content_md5((x, y))) for part in source.parts)
+    with_source(monkeypatch, replace(source, parts=parts))
+    return x, y
+
+
+def write_svhn(folder: Path, x: NDArray[np.uint8], y: NDArray[np.generic], *, packed: bool = True) -> None:
+    folder.mkdir(exist_ok=True)
+    for name in ("train", "test"):
+        variables = {"X": x.transpose(2, 3, 1, 0), "y": y[:, None]}
+        scipy.io.savemat(folder / f"{name}_32x32.mat", variables, do_compression=packed)
 
 
 def pickled(batch: NDArray[np.uint8], protocol: int = 2) -> bytes:

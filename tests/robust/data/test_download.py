@@ -1,8 +1,10 @@
 """Downloads from servers that stop, lie or are not there."""
 
 import hashlib
+import os
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from sihg.errors import InputError, UnknownNameError
 from sihg.robust.data import SOURCES, download, load
 from sihg.robust.data.locations import Published
+from tests.refused import refused
 from tests.robust.data.sets import archive, put, small_cifar, with_source
 
 
@@ -35,6 +38,13 @@ class Server:
                     return
                 if how == "lying":
                     data = bytes(len(data))
+                if how == "endless":  # without a length
+                    self.send_response(200)
+                    self.end_headers()
+                    with suppress(OSError):
+                        for _ in range(100):
+                            self.wfile.write(data)
+                    return
                 if how == "portal":
                     data = b"<html>please sign in</html>"
                 begin = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and how != "norange" else 0
@@ -102,7 +112,7 @@ def test_get_then_load(small: Set, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(small.server.asked) == 1
 
 
-@pytest.mark.parametrize("bad", ["gone", "lying", "portal"])
+@pytest.mark.parametrize("bad", ["gone", "lying", "portal", "endless"])
 def test_the_next_mirror_helps(bad: str, small: Set, monkeypatch: pytest.MonkeyPatch) -> None:
     mirrors(small, monkeypatch, bad, "good")
     download.fetch("cifar10", small.folder)
@@ -142,6 +152,44 @@ def test_a_wrong_part_is_started_again(junk: bytes, small: Set, monkeypatch: pyt
     download.fetch("cifar10", small.folder)
     assert small.target.read_bytes() == small.data
     assert small.server.asked[-1] == ("good", "")
+
+
+def test_no_more_than_announced_is_written(small: Set, monkeypatch: pytest.MonkeyPatch) -> None:
+    mirrors(small, monkeypatch, "endless")
+    with refused("download-failed"):
+        download.fetch("cifar10", small.folder)
+    assert small.part.stat().st_size <= len(small.data)
+    assert not small.target.exists()
+
+
+@pytest.mark.parametrize("how", ["link", "hard link", "pipe", "dangling link"])
+def test_a_link_or_a_pipe_is_replaced_not_followed(how: str, small: Set, monkeypatch: pytest.MonkeyPatch) -> None:
+    mirrors(small, monkeypatch, "good")
+    other = put(small.folder / "precious", b"precious")
+    small.target.parent.mkdir()
+    for path in (small.part, small.target):
+        if how == "pipe":
+            os.mkfifo(path)
+        elif how == "hard link":
+            path.hardlink_to(other)
+        else:
+            path.symlink_to(other if how == "link" else small.folder / "nowhere")
+    assert download.fetch("cifar10", small.folder) == [small.target]
+    assert small.target.read_bytes() == small.data
+    assert not small.target.is_symlink()
+    assert other.read_bytes() == b"precious"
+    assert not (small.folder / "nowhere").exists()
+
+
+def test_a_download_is_on_the_disk_before_it_is_named(small: Set, monkeypatch: pytest.MonkeyPatch) -> None:
+    mirrors(small, monkeypatch, "good")
+    synced: list[Path] = []
+    monkeypatch.setattr(download, "sync_folder", lambda folder: synced.append(Path(folder)))
+    files: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: files.append(os.fstat(handle).st_size))
+    download.fetch("cifar10", small.folder)
+    assert len(small.data) in files
+    assert synced == [small.target.parent]
 
 
 def test_all_mirrors_fail(small: Set, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,7 +164,7 @@ def test_what_is_wrong_in_an_npz_file_is_named(tmp_path: Path) -> None:
     assert "x of row 0 is inf" in check("sample-not-finite", x=1e300 * x, y=[0, 1, 0])
     check("sample-shapes", x=x, y=[0, 1])
     assert "label of row 1 is -1" in check("sample-label-range", x=x, y=[0, -1, 0])
-    assert "Object arrays" in check("npz-unreadable", x=np.array([{}, 1], dtype=object), y=[0, 1])
+    assert "x announces 2 values of type object" in check("npz-unreadable", x=np.array([{}, 1], dtype=object), y=[0, 1])
     path.write_bytes(path.read_bytes()[:100])
     check("npz-unreadable")
     path.write_bytes(b"nonsense")

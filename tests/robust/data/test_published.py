@@ -1,4 +1,4 @@
-"""The published formats: read strictly, checked once, found in the layouts that people have."""
+"""The published formats: read strictly, checked whenever they are read, found in the layouts that people have."""
 
 import gzip
 import json
@@ -6,21 +6,20 @@ import os
 import pickle
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import scipy.io
 import torch
 
 from sihg.errors import InputError
-from sihg.robust.data import SOURCES, DataWarning, load
-from sihg.robust.data import file_checks as checks
-from sihg.robust.data._pickles import unpickle_arrays
-from sihg.robust.data.file_checks import MEMORY, content_md5
+from sihg.robust.data import SOURCES, DataWarning, file_checks, load
+from sihg.robust.data.file_checks import content_md5
 from sihg.robust.data.locations import data_folder
+from sihg.robust.data.pickles import unpickle_arrays
+from sihg.store.files import read_regular
+from tests.refused import refused
 from tests.robust.data.sets import (
     BATCH,
     archive,
@@ -29,8 +28,9 @@ from tests.robust.data.sets import (
     put,
     small_cifar,
     small_mnist,
-    with_source,
+    small_svhn,
     write_mnist,
+    write_svhn,
 )
 
 IMAGES = "train-images-idx3-ubyte"
@@ -112,34 +112,58 @@ def test_unknown_sums_are_warned_of_at_every_load(tmp_path: Path, monkeypatch: p
         assert "reads well, but is not a published file (md5 expected f68b3c2d" in str(caught[0].message)
 
 
-def test_a_file_is_hashed_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_or_old_verdict_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = small_mnist(monkeypatch)
+    write_mnist(
+        tmp_path / "mnist", {name: np.bitwise_xor(array, np.uint8(1)) for name, array in arrays.items()}, packed=False
+    )
+    verdicts = {}
+    for name in arrays:
+        path = tmp_path / "mnist" / name
+        status = path.stat()
+        verdicts[f"mnist/{name}"] = {
+            "size": status.st_size,
+            "mtime_ns": status.st_mtime_ns,
+            "state": "ok",
+            "md5": "0" * 32,
+            "parts": [name],
+        }
+    (tmp_path / ".sihg-checked.json").write_text(json.dumps(verdicts))
+    with refused("data-damaged"):
+        load("mnist", tmp_path)
+
+
+def test_reading_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_mnist(tmp_path / "mnist", small_mnist(monkeypatch))
-    hashed: list[str] = []
-    original = checks.md5
-
-    def counted(path: Path) -> str:
-        hashed.append(path.name)
-        return original(path)
-
-    monkeypatch.setattr(checks, "md5", counted)
     load("mnist", tmp_path)
-    assert len(hashed) == 4
-    assert len(json.loads((tmp_path / MEMORY).read_text())) == 4
-    load("mnist", tmp_path)
-    assert len(hashed) == 4
-    os.utime(tmp_path / "mnist" / f"{IMAGES}.gz", ns=(1, 1))
-    load("mnist", tmp_path)
-    assert hashed[4:] == [f"{IMAGES}.gz"]
-    (tmp_path / MEMORY).write_text("{ broken")
-    load("mnist", tmp_path)
-    assert len(hashed) == 9
+    assert [path.name for path in tmp_path.iterdir()] == ["mnist"]
 
 
-def test_a_folder_that_cannot_be_written_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_mnist(tmp_path / "mnist", small_mnist(monkeypatch))
-    (tmp_path / MEMORY).mkdir()
-    assert len(load("mnist", tmp_path)[0]) == 12
-    assert not list(tmp_path.glob(f".{MEMORY}.*"))
+def test_the_bytes_that_are_hashed_are_those_that_are_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = small_mnist(monkeypatch)
+    write_mnist(tmp_path / "mnist", arrays)
+    reads: list[str] = []
+
+    def changed_after(path: Path, limit: int) -> bytes:
+        data = read_regular(path, limit)
+        reads.append(path.name)
+        path.write_bytes(b"changed")
+        return data
+
+    monkeypatch.setattr(file_checks, "read_regular", changed_after)
+    assert load("mnist", tmp_path)[0].y.tolist() == arrays[LABELS].tolist()
+    assert len(reads) == len(set(reads)) == 4
+
+
+def test_a_file_is_checked_at_every_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_mnist(tmp_path / "mnist", small_mnist(monkeypatch), packed=False)
+    path = tmp_path / "mnist" / IMAGES
+    load("mnist", tmp_path)
+    status = path.stat()
+    path.write_bytes(flipped(path.read_bytes(), 99))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with refused("data-damaged", path=str(path)):
+        load("mnist", tmp_path)
 
 
 def test_missing_files_say_where_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,23 +186,6 @@ def test_where_data_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("SIHG_DATA", str(tmp_path / "mine"))
     assert data_folder() == tmp_path / "mine"
     assert data_folder(tmp_path) == tmp_path
-
-
-def small_svhn(monkeypatch: pytest.MonkeyPatch) -> tuple[np.ndarray, np.ndarray]:
-    """Let `svhn` have three images a file, the same in both."""
-    x = np.random.default_rng(2).integers(0, 256, (3, 3, 32, 32), np.uint8)
-    y = np.array([0, 1, 9], np.uint8)
-    source = SOURCES["svhn"]
-    parts = tuple(replace(part, shape=x.shape, content=content_md5((x, y))) for part in source.parts)
-    with_source(monkeypatch, replace(source, parts=parts))
-    return x, y
-
-
-def write_svhn(folder: Path, x: np.ndarray, y: np.ndarray) -> None:
-    folder.mkdir(exist_ok=True)
-    for name in ("train", "test"):
-        variables = {"X": x.transpose(2, 3, 1, 0), "y": y[:, None]}
-        scipy.io.savemat(folder / f"{name}_32x32.mat", variables, do_compression=True)
 
 
 def test_svhn_label_10_is_the_digit_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,16 +1,16 @@
 """`cifar10`: small photographs of ten kinds of things; the binary or the python version, unpacked or as archive."""
 
+import io
 import pickle
 import tarfile
-import zlib
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
 
-from sihg.robust.data._pickles import unpickle_arrays
+from sihg.robust.data._unpack import unpack
 from sihg.robust.data.locations import Arrays, Part, Piece, Place, Published, Source, UnreadableError
+from sihg.robust.data.pickles import unpickle_arrays
 from sihg.robust.data.samples import Samples, as_samples
 
 ROW = 1 + 3 * 32 * 32  # a label and its pixels, plane by plane: a record of the binary version
@@ -24,35 +24,43 @@ BATCHES = (  # name, md5 in the binary version, which is also that of its values
 )
 BINARY = ("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530", 170052171)
 PYTHON = ("cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", 170498071)
+MAX_MEMBERS = 1000  # of an archive
 MAX_PICKLE = 2.0  # bytes of a pickled batch, at most, per byte of its values
 
 
-def read(path: Path, pieces: Sequence[Piece]) -> list[Arrays]:
+def read(data: bytes, pieces: Sequence[Piece]) -> list[Arrays]:
     """Read the records (n, 3073) of batches: of one file, or of several in one archive."""
-    data = _members(path, pieces) if pieces[0][1].member else [path.read_bytes()]
+    batches = _members(data, pieces) if pieces[0][1].member else [data]
     return [
         (_records(raw, part, pickled=not (place.member or place.path).endswith(".bin")),)
-        for raw, (part, place) in zip(data, pieces, strict=True)
+        for raw, (part, place) in zip(batches, pieces, strict=True)
     ]
 
 
-def _members(path: Path, pieces: Sequence[Piece]) -> list[bytes]:
+def _members(data: bytes, pieces: Sequence[Piece]) -> list[bytes]:
     """Read members of an archive by their exact names in one pass, without extracting files."""
     wanted = {place.member: part for part, place in pieces}
-    data: dict[str, bytes] = {}
+    limit = max(int(MAX_PICKLE * np.prod(part.shape)) for part, _ in pieces) + 4096  # of a member
+    found: dict[str, bytes] = {}
     try:
-        with tarfile.open(path, "r|gz") as archive:
-            for info in archive:
+        unpacked = unpack(data, len(BATCHES) * limit)
+        if len(unpacked) > len(BATCHES) * limit:
+            raise UnreadableError(f"it unpacks to more than {len(BATCHES) * limit} bytes")
+        # Mode r| only reads ahead, so that no header can lead back to an earlier one.
+        with tarfile.open(fileobj=io.BytesIO(unpacked), mode="r|") as archive:
+            for number, info in enumerate(archive):
+                if number >= MAX_MEMBERS:
+                    raise UnreadableError(f"it has more than {MAX_MEMBERS} members")
                 if info.isfile() and info.name in wanted:
-                    if info.size > MAX_PICKLE * np.prod(wanted[info.name].shape) + 4096:
+                    if not 0 <= info.size <= limit:
                         raise UnreadableError(f"its member {info.name} has {info.size} bytes")
-                    file = archive.extractfile(info)
-                    data[info.name] = file.read() if file else b""
-    except (tarfile.TarError, EOFError, zlib.error) as error:
-        raise UnreadableError(f"archive: {error}") from error
-    if lost := [name for name in wanted if name not in data]:
+                    member = archive.extractfile(info)
+                    found[info.name] = member.read() if member else b""
+    except Exception as error:  # a broken archive may raise anything
+        raise UnreadableError(f"archive: {str(error) or type(error).__name__}") from error
+    if lost := [name for name in wanted if name not in found]:
         raise UnreadableError(f"it has no member {lost[0]}")
-    return [data[place.member] for _, place in pieces]
+    return [found[place.member] for _, place in pieces]
 
 
 def _records(raw: bytes, part: Part, *, pickled: bool) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:

@@ -1,17 +1,21 @@
 """Download published data files: resume where a download stopped, and take the next mirror where one fails."""
 
+import hashlib
 import os
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import requests
 import urllib3
 
 from sihg.errors import InputError, UnknownNameError
-from sihg.robust.data.file_checks import examine, md5
+from sihg.robust.data.file_checks import examine
 from sihg.robust.data.locations import Published, Source, data_folder, locate
 from sihg.robust.data.sources import SOURCES
+from sihg.store.files import make_parents, status, sync_folder
 
 CHUNK_BYTES = 1 << 18
 TIMEOUT = (10.0, 30.0)  # seconds to connect, and to the next bytes
@@ -43,7 +47,7 @@ def _wanted(source: Source, folder: Path) -> list[Published]:
     found, missing = locate(source, folder)
     paths = {place.path for part in missing for place in part.places}
     for path, pieces in found.items():
-        verdict, _ = examine(source, path, pieces, folder)
+        verdict, _ = examine(source, path, pieces)
         if verdict.state == "damaged":
             place = pieces[0][1].path
             if place not in {file.path for file in source.published}:
@@ -53,9 +57,9 @@ def _wanted(source: Source, folder: Path) -> list[Published]:
 
 
 def _make_room(files: list[Published], folder: Path) -> None:
-    needed = sum(file.size - _size(_part(folder / file.path)) for file in files)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        needed = sum(file.size - _size(_part(folder / file.path)) for file in files)
+        make_parents(folder / "any")
         free = shutil.disk_usage(folder).free
     except OSError as error:
         raise InputError("data-folder-unwritable", folder=folder, reason=error.strerror or error) from error
@@ -68,14 +72,15 @@ def _fetch_file(file: Published, folder: Path, source: Source, progress: Progres
     target = folder / file.path
     reasons = []
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_parents(target)
         for url in file.urls:
             try:
                 _from_mirror(url, file, _part(target), progress)
             except _MirrorError as error:
                 reasons.append(f"{url}: {error}")
             else:
-                _part(target).replace(target)
+                _part(target).replace(target)  # a link at the target is replaced, not followed
+                sync_folder(target.parent)
                 return target
     except OSError as error:
         raise InputError("data-file-unwritable", target=target, reason=error.strerror or error) from error
@@ -100,11 +105,12 @@ def _from_mirror(url: str, file: Published, part: Path, progress: Progress) -> N
                 begun = _append(url, file, part, progress)
             if _size(part) != file.size:
                 raise _MirrorError(f"ended after {_size(part)} of {file.size} bytes", again=_size(part) > begun)
-            if (found := md5(part)) != file.md5:
+            with part.open("rb") as handle:
+                found = hashlib.file_digest(handle, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+                os.fsync(handle.fileno())
+            if found != file.md5:
                 part.unlink()
                 raise _MirrorError(f"md5 expected {file.md5}, found {found}", again=begun > 0)
-            with part.open("rb") as handle:
-                os.fsync(handle.fileno())
         except _MirrorError as error:
             if not (error.again and left):
                 raise
@@ -123,15 +129,15 @@ def _append(url: str, file: Published, part: Path, progress: Progress) -> int:
     try:
         with requests.get(url, headers=asked, stream=True, timeout=TIMEOUT) as response:
             if response.status_code == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {begun}-"):
-                mode = "ab"
+                mode = os.O_APPEND
             elif response.status_code == 200:  # the whole file, although a range was requested
-                mode, begun, done = "wb", 0, 0
+                mode, begun, done = os.O_TRUNC, 0, 0
             else:
                 raise _MirrorError(f"answered {response.status_code} {response.reason}")
             length = response.headers.get("Content-Length", "")
             if length.isdecimal() and begun + int(length) != file.size:
                 raise _MirrorError(f"offers {begun + int(length)} bytes instead of {file.size}")
-            with part.open(mode) as out:
+            with _open_part(part, mode) as out:
                 for chunk in response.raw.stream(CHUNK_BYTES, decode_content=False):
                     done += len(chunk)
                     if done > file.size:
@@ -154,5 +160,20 @@ def _part(target: Path) -> Path:
     return target.with_name(f"{target.name}.part")
 
 
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
+def _open_part(part: Path, flags: int) -> BinaryIO:
+    """Open a part to append to it or to begin again; a link to another file raises OSError."""
+    flags |= os.O_WRONLY | os.O_CREAT
+    for extra in ("O_NOFOLLOW", "O_CLOEXEC", "O_BINARY"):  # not every system has all
+        flags |= getattr(os, extra, 0)
+    return os.fdopen(os.open(part, flags, 0o666), "wb")
+
+
+def _size(part: Path) -> int:
+    """Return the bytes of a part that an earlier download left; delete a link or a pipe in its place."""
+    found = status(part)
+    if found is None:
+        return 0
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        part.unlink()
+        return 0
+    return found.st_size

@@ -6,26 +6,26 @@
   known and differs. Never used.
 - unknown: it can be read, but its md5 is not a published one, and that of its arrays is not known. Used with a warning.
 
-Files are hashed once: the verdict is kept with the file's size and time in `.sihg-checked.json` in the data folder.
-`sihg data check` hashes them again.
+A file is hashed whenever it is read, and the bytes that were hashed are those that are parsed. For the 184 MB of
+CIFAR-10, md5 takes 0.4 s (440 MB/s, measured on one core). Nothing is remembered in the data folder: whoever can change
+a data file there could change the memory of its check as well.
 """
 
 import hashlib
-import json
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from sihg.errors import InputError
 from sihg.robust.data.locations import Arrays, DataWarning, Piece, Source, UnreadableError
-from sihg.store.files import write_text
+from sihg.store.files import read_regular
 
-MEMORY = ".sihg-checked.json"
+MAX_BYTES_PER_VALUE = 2  # of a file; packing again or pickling makes it at most a little larger than its values
+SPARE_BYTES = 2**20  # of a file, for names and headers
 
 
 @dataclass(frozen=True)
@@ -42,16 +42,15 @@ class Verdict:
         if self.state == "ok":
             packed = "" if self.found == self.expected else " (the published values in another packing)"
             return f"{self.path}: md5 {self.found}{packed}"
-        sums = f"md5 expected {self.expected or 'unknown'}, found {self.found}"
+        sums = f"md5 expected {self.expected or 'unknown'}, found {self.found or 'none, since it was not read'}"
         if self.state == "unknown":
             return f"{self.path} reads well, but is not a published file ({sums})"
         return f"{self.path} is damaged ({self.reason}; {sums})"
 
 
-def md5(path: Path) -> str:
-    """Return the md5 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+def md5(data: bytes) -> str:
+    """Return the md5 of the bytes of a file."""
+    return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
 def content_md5(arrays: Arrays) -> str:
@@ -62,9 +61,9 @@ def content_md5(arrays: Arrays) -> str:
     return digest.hexdigest()
 
 
-def read_checked(source: Source, path: Path, pieces: Sequence[Piece], folder: Path) -> list[Arrays]:
+def read_checked(source: Source, path: Path, pieces: Sequence[Piece]) -> list[Arrays]:
     """Read pieces of one file; raise InputError if it is damaged, warn if it is unknown."""
-    verdict, arrays = examine(source, path, pieces, folder)
+    verdict, arrays = examine(source, path, pieces)
     if verdict.state == "damaged":
         raise InputError("data-damaged", path=str(path), verdict=verdict, name=source.name)
     if verdict.state == "unknown":
@@ -72,28 +71,29 @@ def read_checked(source: Source, path: Path, pieces: Sequence[Piece], folder: Pa
     return arrays
 
 
-def examine(
-    source: Source, path: Path, pieces: Sequence[Piece], folder: Path, *, afresh: bool = False
-) -> tuple[Verdict, list[Arrays]]:
-    """Read pieces of one file and check it; `afresh` ignores the result of an earlier check."""
-    parts = [part.name for part, _ in pieces]
-    expected = pieces[0][1].md5
+def examine(source: Source, path: Path, pieces: Sequence[Piece]) -> tuple[Verdict, list[Arrays]]:
+    """Read pieces of one file once, hash its bytes and parse them."""
+    verdict = Verdict(path, "damaged", pieces[0][1].md5, "")
     try:
-        stamp = _stamp(path)
-        try:
-            arrays = source.read(path, pieces)
-        except UnreadableError as error:
-            return Verdict(path, "damaged", expected, md5(path), str(error)), []
-        if not afresh and (known := _remembered(folder, path, parts)):
-            return Verdict(path, known["state"], expected, known["md5"]), arrays
-        verdict = Verdict(path, "ok", expected, md5(path))
+        data = read_regular(path, max_bytes(source, pieces))
+    except InputError as error:  # a pipe, a device, or too large
+        return replace(verdict, reason=error.code.replace("-", " ")), []
     except OSError as error:
         raise InputError("data-unreadable", path=str(path), reason=error.strerror or error) from error
-    if verdict.found != expected:
-        verdict = _by_content(verdict, pieces, arrays)
-    if verdict.state != "damaged":
-        _remember(folder, path, parts, stamp, verdict)
-    return verdict, arrays
+    verdict = replace(verdict, found=md5(data))
+    try:
+        arrays = source.read(data, pieces)
+    except UnreadableError as error:
+        return replace(verdict, reason=str(error)), []
+    if verdict.found != verdict.expected:
+        return _by_content(replace(verdict, state="ok"), pieces, arrays), arrays
+    return replace(verdict, state="ok"), arrays
+
+
+def max_bytes(source: Source, pieces: Sequence[Piece]) -> int:
+    """Return the most bytes that a file with these pieces may have; an archive may hold all parts of the set."""
+    parts = source.parts if pieces[0][1].member else [part for part, _ in pieces]
+    return MAX_BYTES_PER_VALUE * sum(prod(part.shape) for part in parts) + SPARE_BYTES
 
 
 def _by_content(verdict: Verdict, pieces: Sequence[Piece], arrays: Sequence[Arrays]) -> Verdict:
@@ -109,35 +109,3 @@ def _by_content(verdict: Verdict, pieces: Sequence[Piece], arrays: Sequence[Arra
                 verdict, state="damaged", reason=f"{reason}; of the values", expected=part.content, found=found
             )
     return verdict
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_size, status.st_mtime_ns
-
-
-def _key(folder: Path, path: Path) -> str:
-    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
-
-
-def _load(folder: Path) -> dict[str, Any]:
-    try:
-        entries = json.loads((folder / MEMORY).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return entries if isinstance(entries, dict) else {}
-
-
-def _remembered(folder: Path, path: Path, parts: Sequence[str]) -> dict[str, Any] | None:
-    """Return the result of an earlier check if the file has not changed since."""
-    entry = _load(folder).get(_key(folder, path))
-    match entry:
-        case {"size": size, "mtime_ns": time, "state": "ok" | "unknown", "md5": str(), "parts": list(checked)}:
-            return entry if (size, time) == _stamp(path) and set(parts) <= set(checked) else None
-    return None
-
-
-def _remember(folder: Path, path: Path, parts: Sequence[str], stamp: tuple[int, int], verdict: Verdict) -> None:
-    entry = {"size": stamp[0], "mtime_ns": stamp[1], "state": verdict.state, "md5": verdict.found, "parts": list(parts)}
-    with suppress(InputError):  # a read-only folder: hash again next time
-        write_text(folder / MEMORY, json.dumps({**_load(folder), _key(folder, path): entry}, indent=1) + "\n")

@@ -1,13 +1,11 @@
 """`mnist` and `fashion-mnist`: images and labels in idx files, packed by gzip or not."""
 
-import gzip
-import zlib
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
 
+from sihg.robust.data._unpack import unpack
 from sihg.robust.data.locations import Arrays, Part, Piece, Place, Published, Source, UnreadableError
 from sihg.robust.data.samples import Samples, as_samples
 
@@ -16,16 +14,16 @@ NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3
 SHAPES = ((60000, 28, 28), (60000,), (10000, 28, 28), (10000,))
 
 
-def read(path: Path, pieces: Sequence[Piece]) -> list[Arrays]:
+def read(data: bytes, pieces: Sequence[Piece]) -> list[Arrays]:
     """Read the array of an idx file, which must have the shape of the part."""
-    ((part, _),) = pieces
+    ((part, place),) = pieces
     header = bytes((0, 0, UINT8, len(part.shape))) + b"".join(n.to_bytes(4, "big") for n in part.shape)
     size = len(header) + int(np.prod(part.shape))
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            data = file.read(size + 1)  # to the end, where gzip checks its CRC
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UnreadableError(f"gzip: {error}") from error
+    if place.path.endswith(".gz"):
+        try:
+            data = unpack(data, size)
+        except UnreadableError as error:
+            raise UnreadableError(f"gzip: {error}") from error
     if data[:4] != header[:4]:
         raise UnreadableError(f"it begins with {data[:4].hex() or 'nothing'}, not with the {header[:4].hex()} of idx")
     if data[: len(header)] != header:

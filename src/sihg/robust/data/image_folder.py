@@ -1,5 +1,6 @@
 """`folder:PATH`: a user's own images, one sub-folder per class."""
 
+import io
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,11 +9,14 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from sihg.errors import InputError
-from sihg.robust.data.locations import DataWarning
+from sihg.robust.data.locations import DataWarning, max_memory
 from sihg.robust.data.npz_file import TEST_SHARE
 from sihg.robust.data.samples import Samples, as_pixels, as_samples, check_classes, stratified_split
+from sihg.store.files import read_regular
 
 ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # the content decides, not the ending of the name
+MAX_FILE_BYTES = 2**28  # of an image
 MAX_NAMED = 3  # files that a warning names
 
 
@@ -74,6 +78,8 @@ def _samples(files: Sequence[tuple[Path, int]], classes: Sequence[str], name: st
     images: list[np.ndarray[tuple[int, ...], np.dtype[np.uint8]]] = []
     for path, _ in files:
         image = _image(path)
+        if (needed := len(files) * image.nbytes) > max_memory():
+            raise InputError("images-too-large", name=name, bytes=needed, limit=max_memory())
         if images and image.shape[1:] != images[0].shape[1:]:
             height, width = image.shape[1:]
             raise InputError(
@@ -92,11 +98,19 @@ def _samples(files: Sequence[tuple[Path, int]], classes: Sequence[str], name: st
 
 
 def _image(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    """Read an image. Formats that Pillow gives to other programs to decode, such as EPS, are not among FORMATS."""
     try:
-        with Image.open(path) as image:
-            return as_pixels(image)
+        data = read_regular(path, MAX_FILE_BYTES)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+                return as_pixels(image)
     except InputError as error:
         raise error.within(path) from None
-    except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-        reason = str(error).replace(str(path), "it")
+    except Exception as error:  # Pillow raises whatever a broken file causes
+        reason = "no image of a known format" if isinstance(error, UnidentifiedImageError) else _reason(error)
         raise InputError("image-unreadable", path=str(path), reason=reason) from error
+
+
+def _reason(error: Exception) -> str:
+    return (str(getattr(error, "strerror", None) or error) or type(error).__name__).split("\n")[0]

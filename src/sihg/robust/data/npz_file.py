@@ -1,15 +1,16 @@
 """`npz:PATH`: a user's own arrays in a numpy file."""
 
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.format import MAGIC_PREFIX
 from numpy.typing import NDArray
 
 from sihg.errors import InputError
+from sihg.robust.data.locations import max_memory
 from sihg.robust.data.samples import Samples, as_samples, check_alike, check_classes, stratified_split
+from sihg.store.arrays import read_arrays
 
 TEST_SHARE = 0.2  # of the samples, held out where no test samples are given
 
@@ -35,19 +36,27 @@ def load(path: Path) -> tuple[Samples, Samples]:
 
 def _read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
     try:
-        with path.open("rb") as handle:
-            file = np.load(handle, allow_pickle=False)
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise InputError("npz-single-array", path=path)
-            with file:
-                arrays = {name: file[name] for name in file.files}
-    except FileNotFoundError:
-        raise InputError("no-npz-file", path=path) from None
-    except InputError:
-        raise
-    except (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
+        with np.errstate(all="raise"):  # a dimension of 2**63 overflows in numpy
+            arrays = read_arrays(path, sealed=False, limit=max_memory())
+    except FloatingPointError as error:
         raise InputError("npz-unreadable", path=path, error=error) from error
+    except InputError as error:
+        if error.code != "arrays-unreadable":
+            raise
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise InputError("no-npz-file", path=path) from None
+        if _is_single_array(path):
+            raise InputError("npz-single-array", path=path) from error
+        raise InputError("npz-unreadable", path=path, error=error.values["why"]) from error
     return {name.replace("_train", ""): array for name, array in arrays.items()}
+
+
+def _is_single_array(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC_PREFIX)) == MAGIC_PREFIX
+    except OSError:
+        return False
 
 
 def _samples(

@@ -51,10 +51,9 @@ def overview(data_dir: str | Path | None = None) -> list[DataSetStatus]:
 
 
 def check_data_set(name: str, data_dir: str | Path | None = None) -> tuple[list[Verdict], list[str], bool]:
-    """Read and hash every file of a set again; return verdicts, missing parts, and whether `load` would succeed."""
+    """Read and hash every file of a set; return verdicts, missing parts, and whether `load` would succeed."""
     if name == "digits":
-        path = Path(digits.__file__).with_name("digits.npz")
-        verdict = Verdict(path, "ok", digits.MD5, md5(path))
+        verdict = Verdict(digits.PATH, "ok", digits.MD5, md5(digits.PATH.read_bytes()))
         if verdict.found == verdict.expected:
             return [verdict], [], True
         return [replace(verdict, state="damaged", reason="other than in the package: install it again")], [], False
@@ -62,7 +61,7 @@ def check_data_set(name: str, data_dir: str | Path | None = None) -> tuple[list[
         raise UnknownNameError("data set to check", name, ["digits", *SOURCES])
     source, folder = SOURCES[name], data_folder(data_dir)
     found, missing = locate(source, folder)
-    verdicts = [examine(source, path, pieces, folder, afresh=True)[0] for path, pieces in found.items()]
+    verdicts = [examine(source, path, pieces)[0] for path, pieces in found.items()]
     good = usable(source, missing) and all(verdict.state != "damaged" for verdict in verdicts)
     return verdicts, [part.name for part in missing], good
 

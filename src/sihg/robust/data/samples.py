@@ -15,6 +15,8 @@ from sihg.core.draw import generator
 from sihg.errors import InputError
 
 FLOATS = (torch.float32, torch.float64)
+MAX_UNNAMED_CLASSES = 100_000  # without names of the classes; one label of 1e9 would make 1e9 classes
+MAX_PIXELS = 2**26  # of an image; a file of a few bytes can announce any number
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,6 +159,9 @@ def check_alike(train: Samples, test: Samples) -> None:
 
 def as_pixels(image: Image.Image) -> NDArray[np.uint8]:
     """Convert a PIL image to uint8 (channels, height, width): one channel if it is grey, else three."""
+    width, height = image.size
+    if width * height > MAX_PIXELS:
+        raise InputError("image-pixels", width=width, height=height, limit=MAX_PIXELS)
     if image.mode.startswith(("I", "F")):
         raise InputError("image-bits", mode=image.mode)
     array = np.asarray(image.convert("L" if image.mode in ("1", "L", "LA") else "RGB"))
@@ -173,8 +178,7 @@ def _stack_items(data: Any) -> tuple[Tensor, Tensor]:
         item = data[row]
         if not (isinstance(item, tuple | list) and len(item) == 2):
             raise InputError("dataset-item", row=row, type=type(item).__name__)
-        is_image = isinstance(item[0], Image.Image)
-        x = torch.from_numpy(as_pixels(item[0])) if is_image else _as_tensor(item[0], f"x of row {row}")
+        x = _from_image(item[0], row) if isinstance(item[0], Image.Image) else _as_tensor(item[0], f"x of row {row}")
         y = _as_tensor(item[1], f"y of row {row}")
         if y.numel() != 1:
             raise InputError("label-shape", row=row, shape=tuple(y.shape))
@@ -191,7 +195,22 @@ def _stack_items(data: Any) -> tuple[Tensor, Tensor]:
         ys.append(y.flatten())
     if not xs:
         raise InputError("dataset-empty")
-    return torch.stack(xs), torch.cat(ys)
+    try:
+        return torch.stack(xs), torch.cat(ys)
+    except RuntimeError as error:  # torch does not mix uint64 with other types
+        raise InputError("not-numbers", what="y", error=str(error).split("\n")[0]) from error
+
+
+def _from_image(image: Image.Image, row: int) -> Tensor:
+    """Convert an image of a Dataset, which Pillow may decode only now."""
+    if image.format == "EPS":  # decoded by another program, Ghostscript
+        raise InputError("image-unreadable", path=f"x of row {row}", reason="EPS is a program, not pixels")
+    try:
+        return torch.from_numpy(as_pixels(image))
+    except InputError as error:
+        raise error.within(f"x of row {row}") from None
+    except Exception as error:  # a broken image may raise anything
+        raise InputError("image-unreadable", path=f"x of row {row}", reason=error) from error
 
 
 def _as_tensor(value: object, what: str) -> Tensor:
@@ -200,7 +219,7 @@ def _as_tensor(value: object, what: str) -> Tensor:
     try:
         array = np.asarray(value)
         return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), copy=True))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError("not-numbers", what=what, error=error) from None
 
 
@@ -223,16 +242,17 @@ def _checked(x: Tensor, y: Tensor, names: Sequence[str] | None, name: str) -> Sa
             raise InputError("sample-not-finite", row=bad[0], name=name, bad=bad[1])
     if y.is_complex():
         raise InputError("label-type", name=name, dtype=y.dtype)
-    if not y.is_floating_point():
-        y = y.to(torch.int64)
-    whole = y.isfinite() & (y == y.trunc()) & (y >= 0) if y.is_floating_point() else y >= 0
+    wide = y if y.is_floating_point() else y.to(torch.int64)  # uint64 from 2**63 on becomes negative
+    whole = wide.isfinite() & (wide == wide.trunc()) & (wide >= 0) if y.is_floating_point() else wide >= 0
     if bad := _first_bad(whole, y):
         raise _label_error(name, *bad, "labels are integers from 0 on")
-    y = y.to(torch.int64)
+    count = MAX_UNNAMED_CLASSES if names is None else len(names)
+    if bad := _first_bad(wide < count, y):  # as floats too, since 1e30 has no int64
+        what = "more need the names of the classes" if names is None else f"there are {count} classes"
+        raise _label_error(name, *bad, f"labels are 0 to {count - 1}, {what}")
+    y = wide.to(torch.int64)
     if names is None:
         names = [str(label) for label in range(int(y.max()) + 1)]
-    if bad := _first_bad(y < len(names), y):
-        raise _label_error(name, *bad, f"there are {len(names)} classes, 0 to {len(names) - 1}")
     return Samples(x.contiguous(), y.contiguous(), tuple(map(str, names)), name)
 
 

@@ -69,6 +69,6 @@ def _load_published(source: Source, folder: Path) -> tuple[Samples, Samples]:
         warnings.warn(f"{source.name} is used without {lost}, not found in {folder}", DataWarning, stacklevel=3)
     arrays: dict[str, Arrays] = {}
     for path, pieces in found.items():
-        read = read_checked(source, path, pieces, folder)
+        read = read_checked(source, path, pieces)
         arrays |= {part.name: content for (part, _), content in zip(pieces, read, strict=True)}
     return source.join(source, arrays)
