@@ -6,15 +6,8 @@ from pathlib import Path
 import pytest
 
 from sihg.cli.main import main
-from sihg.robust.evaluation import reattack
 from sihg.robust.evaluation.diagnostics import ModelState
 from sihg.store.schema import Check
-
-
-@pytest.fixture(autouse=True)
-def all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that what runs does not depend on the clock."""
-    monkeypatch.setattr(reattack, "MIN_SECONDS", 1e3)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ from sihg.robust.attacks import PGD, Attack, Natural, Square
 from sihg.robust.attacks.registry import Attacks, plan_attacks
 from sihg.robust.attacks.runner import Outcome
 from sihg.robust.attacks.search import Search
-from sihg.robust.evaluation import reattack
 from sihg.robust.evaluation.diagnostics import NO_GRADIENT, ModelState, inspect_outcomes
 from sihg.robust.evaluation.evaluate import evaluate
 from sihg.robust.threat import Ball
@@ -26,12 +25,6 @@ def check(
     samples = digits() if samples is None else samples
     found = evaluate(model, samples, eps=EPS, attacks=attacks, **settings)
     return next((one.result, one.message) for one in found.checks if one.name == name)
-
-
-@pytest.fixture(autouse=True)
-def all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that what runs does not depend on the clock."""
-    monkeypatch.setattr(reattack, "MIN_SECONDS", 1e3)
 
 
 def test_a_healthy_model_gives_no_reason_to_doubt() -> None:

@@ -1,7 +1,6 @@
-"""Checks that attack again: tripped by what is planted, in usual evaluations too, and within their time."""
+"""Checks that attack again: tripped by what is planted, in usual evaluations too, and within their passes."""
 
 import math
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,9 +14,8 @@ from sihg.robust.attacks.runner import Outcome, run_attacks
 from sihg.robust.attacks.search import Search
 from sihg.robust.data.samples import Samples, as_samples
 from sihg.robust.evaluation import reattack
-from sihg.robust.evaluation.diagnostics import MAX_PROBED
 from sihg.robust.evaluation.evaluate import evaluate
-from sihg.robust.evaluation.reattack import Probe, reattack_checks
+from sihg.robust.evaluation.reattack import MIN_PASSES, Probe, reattack_checks
 from sihg.robust.threat import Ball
 from sihg.store.schema import Check
 from tests.robust.planted import EPS, Planted, digits, healthy, quantised, reversed_gradient, tripped
@@ -25,16 +23,10 @@ from tests.robust.planted import EPS, Planted, digits, healthy, quantised, rever
 NAMES = ["one step", "radius", "steps", "runs"]
 
 
-@pytest.fixture(autouse=True)
-def all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that what runs does not depend on the clock."""
-    monkeypatch.setattr(reattack, "MIN_SECONDS", 1e3)
-
-
 def attacked_again(
     model: nn.Module, samples: Samples | None = None, ball: Ball | None = None, **settings: Any
 ) -> dict[str, Check]:
-    """The checks that attack again, with all the time they want."""
+    """The checks that attack again, with all the passes they want."""
     samples, ball = samples or digits(), ball or Ball(EPS)
     plans = plan_attacks("natural,noise-1", ball)
     outcomes = run_attacks(model, samples, plans)
@@ -146,18 +138,12 @@ def test_what_the_evaluation_has_found_counts() -> None:
 
 @pytest.fixture
 def counted_out(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]]:
-    """What the checks come to after an evaluation of so many passes and seconds; a pass has no fixed cost."""
+    """What the checks come to after an evaluation of so many passes and forward passes."""
+    monkeypatch.setattr(reattack, "MIN_PASSES", 0)
 
-    def has_gradient(probe: Probe) -> bool:
-        probe.start = MAX_PROBED * probe.unit
-        return True
-
-    monkeypatch.setattr(reattack, "MIN_SECONDS", 0.0)
-    monkeypatch.setattr(Probe, "has_gradient", has_gradient)
-
-    def run(passes: int, seconds: float = 1000.0, **settings: Any) -> dict[str, str]:
+    def run(passes: int, forwards: int = 0, **settings: Any) -> dict[str, str]:
         outcome = Outcome.begin("noise-1", torch.zeros(397, dtype=torch.bool))
-        outcome.passes, outcome.seconds = passes, seconds
+        outcome.passes, outcome.forwards = passes, forwards
         ball = Ball(EPS)
         found = reattack_checks(healthy(), digits(), ball, plan_attacks("noise-1", ball), [outcome], 0, **settings)
         return {one.name: one.message or one.result for one in found}
@@ -165,20 +151,24 @@ def counted_out(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]
     return run
 
 
-def test_a_tiny_share_of_the_time_allows_nothing(counted_out: Callable[..., dict[str, str]]) -> None:
-    found = counted_out(1000, share=1e-9)
-    assert found == dict.fromkeys(NAMES, "with it the checks would take more than 0.0 s")
-    assert counted_out(10**6)["one step"] == "fine"
-    assert counted_out(10**6, spent=249.0)["one step"] == "with it the checks would take more than 250.0 s"
+def test_a_tiny_share_of_the_passes_allows_nothing(counted_out: Callable[..., dict[str, str]]) -> None:
+    found = counted_out(1000, share=0.01)
+    assert found == dict.fromkeys(NAMES, "with it the checks would take more than 10 passes")
+    assert counted_out(0, 3 * 4 * 23 * 64)["one step"] == "fine"  # three forward passes are one
+    assert counted_out(0, 3 * 4 * 23 * 64 - 3)["one step"] != "fine"
 
 
 @pytest.mark.parametrize(
-    ("budget", "samples", "run"), [(23 * 64 - 1, 0, 0), (23 * 64, 64, 1), (23 * 128, 128, 2), (101 * 256, 256, 4)]
+    ("budget", "samples", "run"),
+    [(23 * 64 - 1, 0, 0), (23 * 64, 64, 1), (4 * 23 * 128, 128, 3), (4 * 23 * 256, 256, 4)],
 )
-def test_as_many_samples_as_time_allows(
+def test_as_many_samples_as_passes_allow(
     budget: int, samples: int, run: int, counted_out: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One step takes 2 passes, beside 21; three radii take 33, 100 steps and five runs 101 each; in million seconds."""
+    """One step takes 2 passes, with it 21; three radii take 33, 100 steps and five runs 101 each.
+
+    More than 64 samples are for a check that takes at most its equal part: of four checks, a quarter.
+    """
     asked: list[int] = []
     plain = Probe.broken
 
@@ -187,29 +177,59 @@ def test_as_many_samples_as_time_allows(
         return plain(probe, attack, rows)
 
     monkeypatch.setattr(Probe, "broken", broken)
-    found = counted_out(4 * budget, seconds=4e6 * budget, spent=-100.0)
+    found = counted_out(4 * budget)
     assert asked[:1] == ([samples] if samples else [])
-    assert [name for name, result in found.items() if result == "fine"] == NAMES[:run]
+    fine = [name for name, result in found.items() if result == "fine"]
+    assert fine[:run] == NAMES[:run]
+    assert run > 1 or len(fine) == run
 
 
-def test_time_that_is_spent_is_gone(
-    counted_out: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each attack takes three ticks of 100 s: two attacks of the first check leave 400 s of 1,000 to the second."""
-    monkeypatch.setattr(time, "perf_counter", (100.0 * tick for tick in range(1000)).__next__)
-    monkeypatch.setattr(Probe, "rows", lambda probe, *_: torch.arange(397) if probe.seconds > 0 else None)
-    assert [counted_out(1000, share=1.0)[name] for name in NAMES[:3]] == [
-        "fine",
-        "fine",
-        "with it the checks would take more than 1000.0 s",
-    ]
+def test_passes_that_are_spent_are_gone() -> None:
+    """Those that were taken: a sample that is broken takes no more."""
+    probe = Probe(healthy(), digits(), Ball(EPS), 0, torch.zeros(397, dtype=torch.bool), 30_000.0)
+    rows, attack = torch.arange(100), PGD(eps=EPS)
+    (outcome,) = run_attacks(healthy(), digits().take(rows), {"": {"": attack}})
+    for _ in range(2):  # what is known costs nothing
+        assert torch.equal(probe.broken(attack, rows), outcome.broken)
+        assert probe.passes == 30_000 - outcome.passes - outcome.forwards / 3
+    assert 100 < outcome.passes < 2000
 
 
-def test_an_evaluation_of_a_moment_is_worth_half_a_second() -> None:
-    found = evaluate(healthy(), digits(), eps=EPS, attacks="natural,pgd-20")
-    assert {one.result for one in found.checks if one.name in NAMES} == {"fine"}
+@pytest.mark.parametrize("samples", [60, 397])
+def test_a_short_evaluation_has_all_checks(samples: int) -> None:
+    for attacks in ("natural,pgd-20", "pgd-2", "fgsm,pgd-20", "noise-1"):
+        found = evaluate(healthy(), digits(), eps=EPS, attacks=attacks, samples=samples)
+        assert "not run" not in {one.result for one in found.checks if one.name in NAMES}
     found = evaluate(healthy(), digits(), eps=EPS, attacks="natural")
     assert {one.message for one in found.checks if one.name in NAMES} == {"there is no attack"}
+
+
+def test_there_are_always_passes_for_all_checks() -> None:
+    """At first a quarter each; the first two take no more, the others as many as 64 samples need."""
+    assert MIN_PASSES // 2 >= 2 * 101 * 64
+
+
+class Large(nn.Module):
+    """The healthy network, and layers that multiply much."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.conv, self.linear = healthy(), nn.Conv2d(1, 2, 3), nn.Linear(72, 500)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x) + 0 * self.linear(self.conv(x).flatten(1)).sum(1, keepdim=True)  # type: ignore[no-any-return]
+
+
+def test_a_large_model_has_fewer_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Large().eval()
+    products = 64 * 64 + 64 * 10 + (6 * 6 * 2) * (3 * 3) + 72 * 500
+    for passes in (10.0, 1e9):
+        monkeypatch.setattr(reattack, "MIN_PRODUCTS", 3 * products * passes)
+        found = evaluate(model, digits(), eps=EPS, attacks="noise-1")
+        messages = {one.message for one in found.checks if one.name in NAMES}
+        small = "with it the checks would take more than "
+        assert all(message.startswith(small) for message in messages) == (passes == 10)
+    assert not any(module._forward_hooks for module in model.modules())
 
 
 @pytest.mark.parametrize("attacks", ["natural,pgd-50-10", "natural,pgd-100-10"])
@@ -263,25 +283,26 @@ def test_a_proof_is_not_an_attack() -> None:
     assert {one.message for one in found.checks if one.name in NAMES} == {"there is no attack"}
 
 
-class Slow(nn.Module):
-    """Takes a tenth of a second for each sample, by a clock that nothing else moves."""
+class Counting(nn.Module):
+    """Counts the samples it sees."""
 
-    now = 0.0
+    seen = 0
 
     def forward(self, x: Tensor) -> Tensor:
-        Slow.now += 0.1 * len(x)
+        self.seen += len(x)
         return healthy()(x)  # type: ignore[no-any-return]
 
 
-def test_the_checks_keep_to_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 100 samples PGD-T looks at each T + 1 times; before it, 16 are looked at five times, and some once."""
-    monkeypatch.setattr(reattack, "MIN_SECONDS", 0.5)
-    monkeypatch.setattr(time, "perf_counter", lambda: Slow.now)
-    for attacks, run in (("fgsm", 0), ("pgd-20", 1), ("pgd-60", 1), ("pgd-60-20", 4)):
-        found = evaluate(Slow(), digits().take(slice(100)), eps=EPS, attacks=attacks)
-        seconds = sum(one.seconds for one in found.outcomes)
-        assert found.checks_seconds <= max(0.3 * seconds, 16 * 0.5 + 0.4)
-        assert [one.name for one in found.checks if one.name in NAMES and one.result == "fine"] == NAMES[:run]
+def test_the_checks_keep_to_their_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the attacks, some samples are seen once, and 16 five times; each pass sees a sample once."""
+    monkeypatch.setattr(reattack, "MIN_PASSES", 0)
+    for attacks in ("fgsm", "pgd-20", "pgd-60", "pgd-60-20", "pgd-200-9"):
+        model = Counting()
+        found = evaluate(model, digits().take(slice(100)), eps=EPS, attacks=attacks)
+        seen = found.outcomes[0].passes + found.outcomes[0].forwards
+        assert model.seen - seen <= 0.25 * seen + 100
+        fine = [one.name for one in found.checks if one.name in NAMES and one.result == "fine"]
+        assert fine == {"fgsm": [], "pgd-20": NAMES[:1], "pgd-200-9": NAMES}.get(attacks, fine)
 
 
 def test_few_samples_or_no_radius_run_no_check() -> None:

@@ -1,7 +1,11 @@
-"""Check an evaluation by further attacks: with one step, in larger balls, with more steps and more restarts."""
+"""Check an evaluation by further attacks: with one step, in larger balls, with more steps and more restarts.
+
+These checks have a budget of passes: samples times forward-backward passes, where a forward pass alone counts a third.
+It depends on the model, the samples and the attacks of the evaluation, never on the clock. So equal evaluations run
+equal checks, however busy the machine is.
+"""
 
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -15,14 +19,16 @@ from sihg.robust.attacks.pgd import FGSM, PGD
 from sihg.robust.attacks.registry import Plan
 from sihg.robust.attacks.runner import Outcome, load_rows, run_attacks
 from sihg.robust.data.samples import Samples, stratified_rows
-from sihg.robust.evaluation.diagnostics import CHANCE, MAX_PROBED, MIN_SAMPLES, NO_GRADIENT, warn_if
-from sihg.robust.gradients import cross_entropy_per_row, try_input_gradient
+from sihg.robust.evaluation.diagnostics import CHANCE, MIN_SAMPLES, NO_GRADIENT, warn_if
+from sihg.robust.gradients import compute_logits, cross_entropy_per_row, try_input_gradient
 from sihg.robust.threat import Ball
 from sihg.store.schema import Check
 
-MAX_REATTACKED = 256  # samples
-MAX_TIME_SHARE = 0.25  # of the evaluation's time, which all checks together may take
-MIN_SECONDS = 0.5  # which they may take in any case
+MAX_REATTACKED, MIN_REATTACKED = 256, 64  # samples
+MAX_PASSES_SHARE = 0.25  # of the evaluation's passes, which these checks together may take
+MIN_PASSES = 30_000  # which they may take in any case: enough for all of them on MIN_REATTACKED samples
+MIN_PRODUCTS = 1e11  # multiplications: of a large model, MIN_PASSES would take minutes, and these are fewer passes
+MIN_SECONDS = 0.0  # without effect: tests/robust/evaluation/test_evaluate.py still sets it
 MAX_GAIN = 0.01  # of accuracy: what more steps or restarts may find in addition
 
 
@@ -34,20 +40,15 @@ def reattack_checks(
     outcomes: list[Outcome],
     seed: int,
     *,
-    spent: float = 0.0,
-    share: float = MAX_TIME_SHARE,
+    share: float = MAX_PASSES_SHARE,
 ) -> Iterator[Check]:
     """Compare attacks with weaker ones: those of the evaluation, or further ones on some samples.
 
-    The cheapest run first, as long as all checks take a small share of the evaluation's time. `spent` are the seconds
-    that other checks have taken, `share` the share of the time that all may take.
+    The cheapest check runs first. All together take at most `share` of the evaluation's passes, or a fixed number.
     """
     checks = {"one step": _check_one_step, "radius": _check_radius, "steps": _check_steps, "runs": _check_restarts}
-    seconds = sum(outcome.seconds for outcome in outcomes)
-    passes = sum(outcome.passes + outcome.forwards / 3 for outcome in outcomes)
-    allowed = max(share * seconds, MIN_SECONDS)
     found = torch.stack([outcome.broken & (not outcome.proof) for outcome in outcomes]).any(0)
-    probe = Probe(model, samples, ball, seed, allowed - spent, seconds / max(1.0, passes), found)
+    probe = Probe(model, samples, ball, seed, found)
     if all(isinstance(attack, Natural) or attack.proves for plan in plans.values() for attack in plan.values()):
         why = "there is no attack"
     elif ball.eps == 0 or len(samples) < MIN_SAMPLES:
@@ -58,42 +59,38 @@ def reattack_checks(
         yield from (Check(name, "not run", why) for name in checks)
         return
     probe.learn(plans, outcomes)
-    for name, check in checks.items():
+    allowed = probe.passes = max(share * sum(map(_passes, outcomes)), probe.min_passes())
+    for place, (name, check) in enumerate(checks.items()):
+        probe.checks = len(checks) - place
         try:
-            yield check(probe) or Check(name, "not run", f"with it the checks would take more than {allowed:.1f} s")
+            yield check(probe) or Check(
+                name, "not run", f"with it the checks would take more than {allowed:.0f} passes"
+            )
         except (SihgError, RuntimeError) as error:  # such as a model that fails in a larger ball
             yield Check(name, "not run", str(error).partition("\n")[0])
 
 
 @dataclass(eq=False)
 class Probe:
-    """The samples to attack again, what is known of them, and the seconds that are left."""
+    """The samples to attack again, what is known of them, and the passes and checks that are left."""
 
     model: nn.Module
     samples: Samples
     ball: Ball
     seed: int
-    seconds: float
-    unit: float  # seconds of a pass per sample, among many
     found: Tensor  # which samples some attack of the evaluation broke
-    start: float = 0.0  # seconds of a pass of few samples
+    passes: float = 0.0
+    checks: int = 1
     tried: dict[object, tuple[PGD, Tensor, Tensor]] = field(default_factory=dict)  # which samples were attacked, broken
 
     def has_gradient(self) -> bool:
-        """Return whether the model has a gradient; measure how long that of few samples takes, if time allows."""
-        self.start = MAX_PROBED * self.unit
-        for n in (1, MAX_PROBED):
-            if n == MAX_PROBED and self.start > self.seconds:
-                break
-            x, y = load_rows(self.model, self.samples, stratified_rows(self.samples, n, self.seed))
-            begin = time.perf_counter()
-            g = try_input_gradient(self.model, x, y, cross_entropy_per_row)
-            if g is None:
-                return False
-            float(g.sum())  # waits for other devices
-            self.start = max(self.start, time.perf_counter() - begin)
-            self.seconds -= time.perf_counter() - begin
-        return True
+        """Return whether the model has a gradient."""
+        return try_input_gradient(self.model, *self._one_sample(), cross_entropy_per_row) is not None
+
+    def min_passes(self) -> float:
+        """Return how many passes are allowed in any case: fewer if the model is large."""
+        products = _count_products(self.model, self._one_sample()[0])
+        return min(MIN_PASSES, MIN_PRODUCTS / max(1, 3 * products))  # a backward pass takes two forward passes
 
     def learn(self, plans: Mapping[str, Plan], outcomes: list[Outcome]) -> None:
         """Use what the PGD attacks of the evaluation found."""
@@ -103,13 +100,16 @@ class Probe:
                     self.tried.setdefault(_settings(attack), (attack, outcome.attacked, outcome.broken))
 
     def rows(self, *attacks: PGD) -> Tensor | None:
-        """Return the samples on which to compare attacks: all if they are known, else as many as time allows."""
-        for n in (len(self.samples), MAX_REATTACKED, MAX_REATTACKED // 2, MAX_REATTACKED // 4):
+        """Return the samples on which to compare attacks: all if they are known, else as many as passes allow.
+
+        More than a few samples only if that takes no more than an equal part of what the checks to come have together.
+        """
+        for n in (len(self.samples), MAX_REATTACKED, MAX_REATTACKED // 2, MIN_REATTACKED):
             rows = stratified_rows(self.samples, n, self.seed)
             new = [attack for attack in attacks if not bool(self._seen(attack)[0][rows].all())]
-            passes = sum(attack.steps * attack.restarts + 1 for attack in new)
-            seconds = passes * (self.start + max(0, len(rows) - MAX_PROBED) * self.unit)
-            if not passes or (n <= MAX_REATTACKED and seconds <= self.seconds):
+            passes = len(rows) * sum(attack.steps * attack.restarts + 1 for attack in new)
+            allowed = self.passes if n <= MIN_REATTACKED else self.passes / self.checks
+            if not passes or (n <= MAX_REATTACKED and passes <= allowed):
                 return rows
         return None
 
@@ -118,10 +118,9 @@ class Probe:
         seen, broken = self._seen(attack)
         new = rows[~seen[rows]]
         if len(new):
-            begin = time.perf_counter()
             (outcome,) = run_attacks(self.model, self.samples.take(new), {"": {"": attack}}, seed=self.seed)
             seen[new], broken[new] = True, outcome.broken
-            self.seconds -= time.perf_counter() - begin
+            self.passes -= _passes(outcome)
         return broken[rows]
 
     def pgd(self, steps: int, restarts: int = 1, eps: float | None = None) -> PGD:
@@ -136,9 +135,36 @@ class Probe:
         found = [a for a in whole if fits(a.steps, a.restarts) and _settings(a)[2:] == kind]
         return min(found, key=lambda attack: attack.steps * attack.restarts, default=otherwise)
 
+    def _one_sample(self) -> tuple[Tensor, Tensor]:
+        return load_rows(self.model, self.samples, stratified_rows(self.samples, 1, self.seed))
+
     def _seen(self, attack: PGD) -> tuple[Tensor, Tensor]:
         nothing = torch.zeros(len(self.samples), dtype=torch.bool)
         return self.tried.setdefault(_settings(attack), (attack, nothing, nothing.clone()))[1:]
+
+
+def _count_products(model: nn.Module, x: Tensor) -> int:
+    """Return how many multiplications the linear and convolutional layers need for one sample; 0 if not known."""
+    counts = [0]
+
+    def count(layer: nn.Module, _inputs: object, output: Tensor) -> None:
+        counts.append(output.numel() * layer.get_parameter("weight")[0].numel())
+
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d)]
+    hooks = []
+    try:
+        hooks += [layer.register_forward_hook(count) for layer in layers]
+        compute_logits(model, x)
+    except Exception:  # such as compiled layers, which may take no hooks, or weights that are computed
+        return 0
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return sum(counts)
+
+
+def _passes(outcome: Outcome) -> float:
+    return outcome.passes + outcome.forwards / 3
 
 
 def _settings(attack: PGD) -> tuple[object, ...]:
