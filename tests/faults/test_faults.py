@@ -6,12 +6,12 @@ from multiprocessing import get_context
 
 import pytest
 
-from tests.faults import crashes, full_disk, power_cuts
+from tests.faults import crashes, damage, full_disk, kills, power_cuts
 from tests.faults.tally import Tally
 
 Run = Callable[[int | None], Tally]
-FEW: dict[Run, int] = {crashes.run: 25, full_disk.run: 25, power_cuts.run: 25}
-MORE: dict[Run, int] = {crashes.run: 50, full_disk.run: 50, power_cuts.run: 50}
+FEW: dict[Run, int] = {crashes.run: 25, damage.run: 60, full_disk.run: 25, kills.run: 1, power_cuts.run: 25}
+MORE: dict[Run, int] = {crashes.run: 50, damage.run: 90, full_disk.run: 50, power_cuts.run: 50}
 
 
 @pytest.fixture(scope="module")
