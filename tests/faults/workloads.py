@@ -19,7 +19,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+import sihg
 from sihg.cli.main import main
 from sihg.errors import SihgError
 from sihg.experiments.cell import evaluate_cell, train_cell
@@ -125,6 +127,37 @@ def evaluated(folder: Path = RUN) -> Result:
     return {file.name: content(file) for file in sorted(files) if file.suffix in (".json", ".npz", ".npy")}
 
 
+# ---- the same in Python
+
+
+def use_python() -> int:
+    """Fit a model, evaluate it and save the evaluation; continue what an earlier call has begun."""
+    partial.SECONDS_BETWEEN_WRITES = 0.0
+    torch.manual_seed(0)
+    x, y, model = torch.rand(40, 1, 4, 4), torch.arange(40) % 2, nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
+    small: dict[str, Any] = {
+        "eps": 0.1,
+        "epochs": 2,
+        "batch_size": 20,
+        "steps": 1,
+        "validation": 10,
+        "checkpoint_minutes": 0,
+    }
+    try:
+        sihg.fit(model, (x, y), out=RUN, resume=(RUN / "config.toml").exists(), **small)
+        found = sihg.evaluate(model, (x, y), eps=0.1, attacks="natural,pgd-2", points=True, resume=RUN)
+        found.save(RUN)
+    except SihgError as error:
+        return _fail(error)
+    return 0
+
+
+def python_used() -> Result:
+    files = [file for file in (RUN / "evaluation").iterdir() if not file.name.startswith(".")]
+    found = {file.name: content(file) for file in files if not file.name.endswith(".partial.npz")}
+    return {**trained(), **found}
+
+
 # ---- one cell of a grid, in this process
 
 
@@ -140,8 +173,7 @@ def reproduce() -> int:
                 train_cell(cell.folder, report=lambda _line: None)
                 evaluate_cell(cell.folder, report=lambda _line: None)
     except SihgError as error:
-        print(f"sihg: error: {error} [{error.code}]", file=sys.stderr)
-        return 2
+        return _fail(error)
     return 0
 
 
@@ -171,8 +203,7 @@ def _solve(work: Callable[[], object]) -> int:
     try:
         work()
     except SihgError as error:
-        print(f"sihg: error: {error} [{error.code}]", file=sys.stderr)
-        return 2
+        return _fail(error)
     return 0
 
 
@@ -185,9 +216,16 @@ WORKLOADS = (
     Workload("train", train, resume_or(train), trained),
     Workload("train --memory-files", train_with_files, resume_or(train_with_files), trained),
     Workload("evaluate", evaluate, evaluate, evaluated, prepare=train),
+    Workload("fit and evaluate", use_python, use_python, python_used),
     Workload("reproduce", reproduce, reproduce, reproduced),
     Workload("solve", solve, resume_solve, solved),
 )
+
+
+def _fail(error: SihgError) -> int:
+    """Print an error as the command line does."""
+    print(f"sihg: error: {error} [{error.code}]", file=sys.stderr)
+    return 2
 
 
 # ---- comparing
