@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import random
 import shutil
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from sihg.errors import InputError
-from sihg.store import checkpoint as module
+from sihg.store import manifest as module
 from sihg.store.checkpoint import newest_checkpoint, read_checkpoint, verify_checkpoint, write_checkpoint
 from tests.refused import refused
 from tests.store.checkpoints import same, tensors, write
@@ -129,7 +130,7 @@ def test_a_right_sum_of_other_bytes_than_safetensors_is_refused(tmp_path: Path) 
     data = b"\xff" * 100
     (path / "model.safetensors").write_bytes(data)
     files = {"model.safetensors": {"bytes": 100, "sha256": hashlib.sha256(data).hexdigest()}}
-    (path / "manifest.json").write_bytes(module._manifest(files, {}))
+    (path / "manifest.json").write_bytes(module.manifest_bytes(files, {}))
     (problem,) = verify_checkpoint(path)
     assert problem.startswith("model.safetensors is not safetensors (")
 
@@ -153,12 +154,12 @@ def test_links_out_of_the_checkpoint_are_refused(tmp_path: Path) -> None:
 def test_each_file_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path, 1)
     opened: list[str] = []
-    original = Path.open
+    original = os.open
 
-    def spy(self: Path, *args: Any, **more: Any) -> Any:
-        opened.append(self.name)
-        return original(self, *args, **more)
+    def spy(path: Any, *args: Any, **more: Any) -> int:
+        opened.append(Path(path).name)
+        return original(path, *args, **more)
 
-    monkeypatch.setattr(Path, "open", spy)
+    monkeypatch.setattr(os, "open", spy)
     read_checkpoint(path)
     assert sorted(opened) == ["manifest.json", "memory.safetensors", "model.safetensors"]

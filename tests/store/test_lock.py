@@ -3,16 +3,17 @@
 import errno
 import os
 import platform
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sihg.store.run_folder import InUseError, locked
+from sihg.store.run_folder import FolderHandle, InUseError, locked
 from tests.refused import refused
 
 HOLD = """
@@ -146,3 +147,93 @@ def test_a_full_disk_leaves_a_lock_without_a_name(tmp_path: Path, monkeypatch: p
         monkeypatch.undo()
         assert attempt(tmp_path) == f"{tmp_path} is in use by another process: wait for it or stop it"
     assert attempt(tmp_path) == "held"
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "hard link", "folder"])
+def test_a_lock_file_that_is_also_another_file_is_refused(tmp_path: Path, kind: str) -> None:
+    other, lock = tmp_path / "other", tmp_path / ".lock"
+    if kind != "dangling link":
+        other.write_text("mine")
+    if kind == "hard link":
+        lock.hardlink_to(other)
+    elif kind == "folder":
+        lock.mkdir()
+    else:
+        lock.symlink_to(other)
+    with refused("linked-file", path=lock), ExitStack() as held:
+        held.enter_context(locked(tmp_path))
+    assert (other.read_text() if other.exists() else "") == ("" if kind == "dangling link" else "mine")
+
+
+# ---- a folder that goes away while it is in use
+
+
+def move(folder: Path) -> None:
+    folder.rename(folder.with_name("moved"))
+
+
+def remove(folder: Path) -> None:
+    shutil.rmtree(folder)
+
+
+def replace_by_another(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.mkdir()
+    (folder / ".lock").touch()
+
+
+def replace_by_a_copy(folder: Path) -> None:
+    shutil.copytree(folder, folder.with_name("copy"))
+    move(folder)
+    folder.with_name("copy").rename(folder)
+
+
+def remove_the_lock(folder: Path) -> None:
+    (folder / ".lock").unlink()
+
+
+def replace_the_lock(folder: Path) -> None:
+    (folder / ".lock").rename(folder / "old")
+    (folder / ".lock").touch()
+
+
+@pytest.mark.parametrize(
+    "act", [move, remove, replace_by_another, replace_by_a_copy, remove_the_lock, replace_the_lock]
+)
+def test_a_folder_that_is_no_longer_the_locked_one_is_noticed(tmp_path: Path, act: Callable[[Path], None]) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with locked(folder) as handle:
+        handle.check()
+        act(folder)
+        with refused("folder-moved", path=folder):
+            handle.check()
+        before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_folder_that_comes_back_is_the_same(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with locked(folder) as handle:
+        move(folder)
+        (tmp_path / "moved").rename(folder)
+        (folder / "metrics.csv").write_text("")
+        handle.check()
+
+
+def test_a_folder_that_may_not_be_looked_at_is_not_called_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = FolderHandle(tmp_path)
+
+    def fail(*_: Any, **__: Any) -> os.stat_result:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", fail)
+        with refused("cannot-look", path=tmp_path):
+            handle.check()
+    handle.check()
+    handle.close()
+    handle.close()

@@ -8,15 +8,18 @@ from pathlib import Path
 import pytest
 
 from sihg.errors import InputError
-from sihg.store.files import from_toml
+from sihg.store.manifest import manifest_bytes
 from sihg.store.run_folder import OUTPUT, RunFolder, locked
-from sihg.store.schema import Environment
+from sihg.store.schema import FORMAT, Environment, read_toml
+from sihg.store.trust import OWNER
+from sihg.store.verify import ACCEPTED
 from tests.refused import refused
+from tests.store.permissions import forbid_listing
 
 
 def a_run(path: Path) -> RunFolder:
     folder = RunFolder.create(path)
-    folder.write_config({"eps": 8 / 255})
+    folder.begin({"eps": 8 / 255}, threads=1)
     folder.metrics.write_text("epoch\n1\n")
     (folder.checkpoints / "last-0000001").mkdir(parents=True)
     (folder.checkpoints / "last-0000001" / "manifest.json").write_text("{}")
@@ -29,20 +32,20 @@ def tree(path: Path) -> set[str]:
 
 def test_a_new_folder_takes_config_and_environment(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "runs" / "a")
-    folder.write_config({"eps": 8 / 255, "tau": None}, {"eps": "radius"})
-    folder.write_environment(threads=2)
+    folder.begin({"eps": 8 / 255, "tau": None}, {"eps": "radius"}, threads=2)
     again = RunFolder.open(str(tmp_path / "runs" / "a"))
-    assert from_toml(again.config) == {"eps": 8 / 255}
+    assert read_toml(again.config) == {"format": FORMAT, "eps": 8 / 255}
     assert json.loads(again.environment.read_text())["threads"] == again.read_environment().threads == 2
     assert again.read_environment().torch
-    assert tree(folder.path) == {"config.toml", "environment.json"}
+    assert tree(folder.path) == {".owner", "config.toml", "environment.json"}
+    assert again.is_own()
 
 
 def test_every_path_is_a_known_name() -> None:
     folder = RunFolder("x")
     paths = {p.name for p in vars(folder).values() if p != folder.path}
     report = {"index.html", "report"}
-    assert paths | report == set(RunFolder.NAMES)
+    assert paths | report | {OWNER, ACCEPTED} == set(RunFolder.NAMES)
     assert RunFolder.NAMES[-1] == "config.toml"
 
 
@@ -61,9 +64,9 @@ def test_overwrite_removes_a_run_and_nothing_else(tmp_path: Path) -> None:
     before = tree(path)
     with refused("foreign-file", path=path, name="notes.txt"):
         RunFolder.create(path, overwrite=True)
-    assert tree(path) == before
+    assert tree(path) == before | {".lock"}
     (path / "notes.txt").unlink()
-    (path / ".config.toml.abcd").write_text("cut sh")
+    (path / ".config.toml.0123abcd").write_text("cut sh")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "kept").write_text("kept")
@@ -92,7 +95,7 @@ def test_overwrite_refuses_a_run_in_use(tmp_path: Path) -> None:
 def test_a_folder_with_only_a_lock_its_output_or_a_half_config_is_new(tmp_path: Path) -> None:
     (tmp_path / ".lock").touch()
     (tmp_path / OUTPUT).write_text("epoch 1")
-    (tmp_path / ".config.toml.x1y2").write_text("eps =")
+    (tmp_path / ".config.toml.0123abcd").write_text("eps =")
     assert RunFolder.create(tmp_path).path == tmp_path
 
 
@@ -117,14 +120,20 @@ def test_the_data_folder_is_known_while_it_exists(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run")
     assert (folder.read_environment(), folder.data_folder()) == (Environment(), None)
     (tmp_path / "data").mkdir()
-    folder.write_environment(threads=1, data_folder=tmp_path / "data")
+    folder.begin({}, threads=1, data_folder=tmp_path / "data")
     assert folder.data_folder() == tmp_path / "data"
     (tmp_path / "data").rmdir()
     assert folder.data_folder() is None
 
 
 @pytest.mark.parametrize(
-    ("text", "code"), [("[1]", "record-invalid"), ("{", "record-unreadable"), ('{"threads": "x"}', "record-invalid")]
+    ("text", "code"),
+    [
+        ("[1]", "record-unreadable"),
+        ("{", "record-unreadable"),
+        ('{"threads": "x"}', "record-invalid"),
+        ('{"format": 2, "threads": 1}', "seal-missing"),
+    ],
 )
 def test_a_damaged_environment_is_refused(tmp_path: Path, text: str, code: str) -> None:
     folder = RunFolder.create(tmp_path / "run")
@@ -153,4 +162,104 @@ def test_clearing_removes_what_a_run_wrote(tmp_path: Path) -> None:
     folder.clear(whole=False)
     assert tree(folder.path) == {"notes.txt"}
     folder.clear(whole=True)
+    assert tree(folder.path) == {"notes.txt"}
+    (folder.path / "notes.txt").unlink()
+    folder.clear(whole=True)
     assert not folder.path.exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["evaluation/notes.txt", "checkpoints/weights.pt", "checkpoints/last-0000001/mine.txt", "memory/a.csv"]
+)
+def test_a_foreign_file_inside_a_folder_of_the_run_stays(tmp_path: Path, name: str) -> None:
+    folder = a_run(tmp_path / "a")
+    (folder.path / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder.path / name).write_text("mine")
+    before = tree(folder.path)
+    with refused("foreign-file", path=folder.path, name=Path(name)):
+        RunFolder.create(folder.path, overwrite=True)
+    assert tree(folder.path) == before | {".lock"}
+    with pytest.warns(UserWarning, match="cannot remove"):
+        folder.clear(whole=True)
+    assert (folder.path / name).read_text() == "mine"
+
+
+def test_overwrite_removes_what_a_kill_left_of_files(tmp_path: Path) -> None:
+    folder = a_run(tmp_path / "a")
+    folder.evaluation.mkdir()
+    (folder.evaluation / ".last.json.0123abcd").write_text("{")
+    (folder.evaluation / "last.json").write_text("{}")
+    RunFolder.create(folder.path, overwrite=True)
+    assert tree(folder.path) == {".lock"}
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_that_may_not_be_read_is_neither_new_nor_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overwrite: bool
+) -> None:
+    folder = a_run(tmp_path / "a")
+    before = tree(folder.path)
+    with monkeypatch.context() as patch:
+        forbid_listing(patch, folder.path)
+        with refused("cannot-look", path=folder.path):
+            RunFolder.create(folder.path, overwrite=overwrite)
+    assert tree(folder.path) == before
+
+
+def test_overwrite_removes_nothing_if_it_may_not_look_into_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = a_run(tmp_path / "a")
+    before = tree(folder.path)
+    with monkeypatch.context() as patch:
+        forbid_listing(patch, folder.checkpoints)
+        with refused("cannot-make-run", path=folder.path):
+            RunFolder.create(folder.path, overwrite=True)
+    assert tree(folder.path) == before | {".lock"}
+
+
+def test_the_config_comes_last_and_without_it_the_folder_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, replaced, original = RunFolder.create(tmp_path / "a"), list[str](), os.replace
+
+    def spy(source: Path, target: Path) -> None:
+        original(source, target)
+        replaced.append(Path(target).name)
+
+    monkeypatch.setattr(os, "replace", spy)
+    folder.begin({"eps": 0.1}, threads=1)
+    assert replaced == [".owner", "environment.json", "config.toml"]
+    folder.config.unlink()  # a kill before the last one
+    RunFolder.create(folder.path).begin({"eps": 0.2}, threads=1)
+    assert read_toml(folder.config)["eps"] == 0.2
+    assert folder.is_own()
+
+
+def test_the_threads_of_the_newest_checkpoint_come_first(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "a")
+    assert folder.threads() is None
+    folder.begin({}, threads=3)
+    assert folder.threads() == 3
+    for number, threads in ((1, 2), (2, 4)):
+        path = folder.checkpoints / f"last-{number:08d}"
+        path.mkdir(parents=True)
+        (path / "manifest.json").write_bytes(manifest_bytes({}, {"threads": threads}))
+        assert folder.threads() == threads
+    (path / "manifest.json").write_bytes(b"damaged")
+    assert folder.threads() == 2
+
+
+def test_folders_that_are_links_are_refused(tmp_path: Path) -> None:
+    folder = a_run(tmp_path / "a")
+    folder.check_links()
+    (tmp_path / "elsewhere").mkdir()
+    for path in (folder.evaluation, folder.memory):
+        path.symlink_to(tmp_path / "elsewhere")
+        with refused("linked-folder", path=path):
+            folder.check_links()
+        path.unlink()
+    folder.checkpoints.rename(tmp_path / "moved")
+    folder.checkpoints.symlink_to(tmp_path / "moved")
+    with refused("linked-folder", path=folder.checkpoints):
+        folder.check_links()

@@ -68,12 +68,40 @@ def test_a_record_without_a_format_is_read(tmp_path: Path) -> None:
 )
 def test_a_bad_record_is_refused(tmp_path: Path, change: dict[str, object], code: str) -> None:
     content = json.loads(schema.record_text(EVALUATION)) | change
-    (tmp_path / "bad.json").write_text(json.dumps(content))
+    schema.write_json(tmp_path / "bad.json", content)
     with refused(code):
         schema.read_evaluation(tmp_path / "bad.json")
 
 
-@pytest.mark.parametrize("text", ["", "[1, 2", "nonsense"])
+def test_only_a_record_of_the_first_format_needs_no_seal(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    content = json.loads(schema.record_text(EVALUATION))
+    path.write_text(json.dumps(content | {"format": 1}))
+    assert schema.read_evaluation(path).samples == 10
+    path.write_text(json.dumps(content))
+    with refused("seal-missing", path=path):
+        schema.read_evaluation(path)
+    text = schema.write_json(path, content | {"format": 1}).read_text()
+    path.write_text(text.replace('"samples": 10', '"samples": 11'))
+    with refused("seal-wrong", path=path):  # whoever has a seal must have the right one
+        schema.read_evaluation(path)
+
+
+def test_only_settings_of_the_first_format_need_no_seal(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text("eps = 0.1\n")
+    assert schema.read_run_config(path).settings == {"eps": 0.1}
+    path.write_text("format = 2\neps = 0.1\n")
+    with refused("seal-missing", path=path):
+        schema.read_run_config(path)
+    text = schema.write_toml(path, {"eps": 0.1}, {"eps": "radius"}).read_text()
+    assert schema.read_run_config(path) == schema.RunConfig(settings={"eps": 0.1})
+    path.write_text(text.replace("radius", "Radius"))
+    with refused("seal-wrong", path=path):
+        schema.read_run_config(path)
+
+
+@pytest.mark.parametrize("text", ["", "[1, 2", "[1]", "nonsense"])
 def test_a_file_that_is_not_json_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "bad.json").write_text(text)
     with refused("record-unreadable", path=tmp_path / "bad.json"):

@@ -5,8 +5,10 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sihg.errors import InputError
-from sihg.store.tables import JsonLines, Table, read_json_lines, read_table
+from sihg.store.tables import JsonLines, Mark, Table, read_json_lines, read_table, table_text
 from tests.refused import refused
 from tests.store.disk_calls import record_disk_calls
 
@@ -52,7 +54,8 @@ def test_each_append_is_one_write_of_one_line(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(os, "write", spy)
     table.append({"a": 1, "b": 2})
     log.append({"event": "start\nnow"})
-    assert written == [b"1,2\n", b'{"event": "start\\nnow"}\n']
+    sums = [crc32(b"1,2\n", crc32(b"a,b\n")), crc32(b'{"event": "start\\nnow"}\n')]
+    assert written == [b"1,2,%08x\n" % sums[0], b'{"event": "start\\nnow", "sum": "%08x"}\n' % sums[1]]
 
 
 def test_the_log_takes_what_json_lacks(tmp_path: Path) -> None:
@@ -70,20 +73,25 @@ def test_the_log_takes_what_json_lacks(tmp_path: Path) -> None:
 def test_truncate_cuts_what_came_after(tmp_path: Path, kind: str) -> None:
     lines: Table | JsonLines = Table(tmp_path / "f", ["a"]) if kind == "table" else JsonLines(tmp_path / "f")
     lines.append({"a": 1})
-    size = lines.size()
+    mark = lines.mark()
     before = lines.path.read_bytes()
+    assert mark.bytes == len(before)
     lines.flush_to_disk()
     lines.append({"a": 22})
     lines.append({"a": 3})
-    with refused("table-differs", size=size + 1):
-        lines.truncate(size + 1)
-    lines.truncate(size)
+    whole = lines.path.read_bytes()
+    for wrong in (Mark(mark.bytes + 1, mark.sum), Mark(mark.bytes, "0" * 8), Mark(0, mark.sum)):
+        with refused("table-differs", size=wrong.bytes):
+            lines.truncate(wrong)
+        assert lines.path.read_bytes() == whole
+    lines.truncate(mark)
     assert lines.path.read_bytes() == before
-    lines.truncate(size)
-    with refused("table-too-short", found=size):
-        lines.truncate(size + 5)
-    lines.append({"a": 4})
-    assert len(lines.path.read_bytes().splitlines()) == len(before.splitlines()) + 1
+    lines.truncate(mark)
+    with refused("table-too-short", found=mark.bytes, size=mark.bytes + 5):
+        lines.truncate(Mark(mark.bytes + 5, mark.sum))
+    lines.append({"a": 22})
+    lines.append({"a": 3})
+    assert lines.path.read_bytes() == whole  # the sums go on where the mark was set
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
@@ -91,28 +99,33 @@ def test_lines_and_cuts_are_on_the_disk_when_asked(tmp_path: Path, monkeypatch: 
     log = JsonLines(tmp_path / "log.jsonl")
     calls = record_disk_calls(monkeypatch)
     log.append({"a": 1})
+    mark = log.mark()
     log.append({"a": 2})
     assert calls == []
     log.flush_to_disk()
-    assert calls == ["sync log.jsonl 18", f"sync {tmp_path.name}/"]
-    log.truncate(9)
-    assert calls[2:] == ["sync log.jsonl 9"]
-    log.truncate(9)  # nothing to cut
+    assert calls == [f"sync log.jsonl {2 * mark.bytes}", f"sync {tmp_path.name}/"]
+    log.truncate(mark)
+    assert calls[2:] == [f"sync log.jsonl {mark.bytes}"]
+    log.truncate(mark)  # nothing to cut
     assert len(calls) == 3
 
 
 def test_the_header_stays_and_an_absent_log_is_empty(tmp_path: Path) -> None:
     table = Table(tmp_path / "t.csv", ["a", "b"])
-    assert table.path.read_text() == "a,b\n"
+    assert table.path.read_text() == "a,b,sum\n"
     with refused("table-differs", size=0):
-        table.truncate(0)
+        table.truncate(Mark(0, table.mark().sum))
     log = JsonLines(tmp_path / "l.jsonl")
     log.flush_to_disk()
-    log.truncate(0)
-    assert log.size() == 0
-    log.append({})
-    log.truncate(0)
+    nothing = log.mark()
+    log.truncate(nothing)
+    assert nothing == Mark(0, "0" * 8)
+    log.append({"a": 1})
+    log.truncate(nothing)
     assert log.path.read_bytes() == b""
+    for entry in ({}, {"sum": 1}):  # nothing to take the sum of, and the key of the sum
+        with refused("log-type", name="sum"):
+            log.append(entry)
 
 
 def test_an_incomplete_last_line_is_left_out_by_readers_and_cut_by_writers(tmp_path: Path) -> None:
@@ -126,7 +139,7 @@ def test_an_incomplete_last_line_is_left_out_by_readers_and_cut_by_writers(tmp_p
     path.write_bytes(b"a,")  # the header itself
     assert read_table(path) == []
     Table(path, ["a", "b"])
-    assert path.read_bytes() == b"a,b\n"
+    assert path.read_bytes() == b"a,b,sum\n"
     (tmp_path / "l.jsonl").write_bytes(b'{"a": 1}\n{"a"')
     assert read_json_lines(tmp_path / "l.jsonl") == [{"a": 1}]
 
@@ -135,10 +148,10 @@ def test_columns_are_fixed(tmp_path: Path) -> None:
     table = Table(tmp_path / "t.csv", ["a", "b"])
     with refused("unknown-column", name="c", choices=("a", "b")):
         table.append({"a": 1, "c": 2})
-    with refused("table-columns-differ", path=table.path, found="a,b"):
+    with refused("table-columns-differ", path=table.path, found="a,b,sum"):
         Table(table.path, ["a", "c"])
-    assert Table(table.path, ["a", "b"]).size() == 4
-    for columns in ([], ["a", "a"]):
+    assert Table(table.path, ["a", "b"]).size() == len("a,b,sum\n")
+    for columns in ([], ["a", "a"], ["a", "sum"]):
         with refused("table-columns", columns=tuple(columns)):
             Table(tmp_path / "other.csv", columns)
 
@@ -148,7 +161,7 @@ def test_a_cell_is_one_value(tmp_path: Path, value: Any) -> None:
     table = Table(tmp_path / "t.csv", ["a"])
     with refused("cell-type", column="a"):
         table.append({"a": value})
-    assert table.path.read_text() == "a\n"
+    assert table.path.read_text() == "a,sum\n"
 
 
 def test_broken_files_are_named_with_their_line(tmp_path: Path) -> None:
@@ -168,9 +181,23 @@ def test_broken_files_are_named_with_their_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-def test_a_device_without_space_is_named() -> None:
-    with pytest.raises(InputError, match=r"cannot write /dev/full \(No space left on device\): make room there"):
-        JsonLines("/dev/full").append({"a": 1})
+def test_a_device_is_refused() -> None:
+    with refused("not-a-regular-file", path=Path("/dev/full")):
+        JsonLines("/dev/full")
+
+
+def test_a_disk_without_space_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = JsonLines(tmp_path / "l.jsonl")
+
+    def fail(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", fail)
+    with pytest.raises(InputError, match=r"cannot write .*l\.jsonl \(No space left on device\): make room there"):
+        log.append({"a": 1})
+    monkeypatch.undo()
+    log.append({"a": 1})  # the sums go on from what was written
+    assert read_json_lines(log.path, sealed=True) == [{"a": 1}]
 
 
 def test_a_disk_error_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,5 +228,144 @@ except InputError as error: print(i, error)
 def test_a_disk_that_takes_half_a_line_keeps_only_whole_lines(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     done = subprocess.run([sys.executable, "-c", FILL, str(path)], check=True, capture_output=True, text=True)
-    assert done.stdout.startswith(f"5 cannot write {path} (took 10 of 17 bytes)")
-    assert path.read_text() == "text\n" + "0123456789abcdef\n" * 5
+    assert done.stdout.startswith(f"3 cannot write {path} (took 13 of 26 bytes)")
+    assert path.read_text() == table_text(["text"], [["0123456789abcdef"]] * 3)
+    assert len(read_table(path, sealed=True)) == 3
+
+
+# ---- damage
+
+
+def a_table(folder: Path) -> Table:
+    table = Table(folder / "t.csv", ["epoch", "note"])
+    for number in range(1, 5):
+        table.append({"epoch": number % 2, "note": "same, quoted"})
+    return table
+
+
+def a_log(folder: Path) -> JsonLines:
+    log = JsonLines(folder / "l.jsonl")
+    for number in range(1, 5):
+        log.append({"epoch": number % 2, "note": "é"})
+    return log
+
+
+Lines = Callable[[Path], Table | JsonLines]
+BOTH = pytest.mark.parametrize("make", [a_table, a_log])
+
+
+def read(lines: Table | JsonLines, mark: Mark | None = None) -> list[Any]:
+    reader: Any = read_table if isinstance(lines, Table) else read_json_lines
+    return reader(lines.path, sealed=True, mark=mark)  # type: ignore[no-any-return]
+
+
+def reopen(lines: Table | JsonLines) -> Table | JsonLines:
+    return Table(lines.path, lines.columns) if isinstance(lines, Table) else JsonLines(lines.path)
+
+
+@BOTH
+def test_every_flipped_bit_is_noticed(tmp_path: Path, make: Lines) -> None:
+    """By readers; one in a line's end shows only against the mark if it is the last."""
+    lines = make(tmp_path)
+    mark, whole = lines.mark(), lines.path.read_bytes()
+    assert len(read(lines, mark)) == 4
+    for bit in range(8 * len(whole)):
+        changed = bytearray(whole)
+        changed[bit // 8] ^= 1 << bit % 8
+        lines.path.write_bytes(changed)
+        with pytest.raises(InputError):
+            read(lines, mark)
+        if bit // 8 < len(whole) - 1:
+            with pytest.raises(InputError):
+                read(lines)
+            with pytest.raises(InputError):
+                reopen(lines)
+
+
+@BOTH
+def test_lost_moved_and_repeated_lines_are_noticed(tmp_path: Path, make: Lines) -> None:
+    lines = make(tmp_path)
+    whole = lines.path.read_bytes().splitlines(keepends=True)
+    first = len(whole) - 4  # of the rows, two of which have the same cells
+    for changed, line in (
+        (whole[:first] + whole[first + 1 :], first),
+        (whole[: first + 1] + whole[first + 2 :], first + 1),
+        ([*whole[:first], whole[first + 1], whole[first], *whole[first + 2 :]], first),
+        ([*whole[:first], whole[first + 2], whole[first + 1], whole[first], whole[-1]], first),
+        ([*whole[: first + 1], *whole[first:]], first + 1),
+        ([*whole, whole[-1]], len(whole)),
+    ):
+        lines.path.write_bytes(b"".join(changed))
+        with refused("table-line", path=lines.path, line=line + 1):
+            read(lines)
+        with refused("table-line", path=lines.path, line=line + 1):
+            reopen(lines)
+
+
+@BOTH
+def test_lines_lost_at_the_end_are_noticed_by_the_mark(tmp_path: Path, make: Lines) -> None:
+    lines = make(tmp_path)
+    mark, whole = lines.mark(), lines.path.read_bytes().splitlines(keepends=True)
+    for kept in range(len(whole)):
+        lines.path.write_bytes(b"".join(whole[:kept]))
+        with refused("table-too-short", path=lines.path, size=mark.bytes):
+            read(lines, mark)
+        with refused("table-too-short", path=lines.path, size=mark.bytes):
+            reopen(lines).truncate(mark)
+    lines.path.write_bytes(b"".join(whole))
+    longer = reopen(lines)
+    longer.append({"epoch": 5})
+    assert len(read(lines, mark)) == 5
+
+
+@BOTH
+def test_a_file_of_the_same_size_with_right_sums_is_not_the_marked_one(tmp_path: Path, make: Lines) -> None:
+    lines = make(tmp_path)
+    mark, before = lines.mark(), read(lines)
+    lines.path.unlink()
+    other = reopen(lines)
+    for row in before:
+        other.append({**row, "epoch": 7})
+    assert other.mark().bytes == mark.bytes
+    assert len(read(other)) == 4
+    with refused("table-differs", path=lines.path, size=mark.bytes):
+        read(other, mark)
+    with refused("table-differs", path=lines.path, size=mark.bytes):
+        other.truncate(mark)
+
+
+@BOTH
+def test_a_mark_needs_sums(tmp_path: Path, make: Lines) -> None:
+    lines = make(tmp_path)
+    mark = lines.mark()
+    text = "epoch,note\n1,a\n" if isinstance(lines, Table) else '{"epoch": 1}\n'
+    lines.path.write_text(text)
+    plain: Any = read_table if isinstance(lines, Table) else read_json_lines
+    assert len(plain(lines.path)) == 1  # as the first versions wrote it
+    for options in ({"sealed": True}, {"mark": mark}):
+        with refused("table-line", path=lines.path, line=1):
+            plain(lines.path, **options)
+
+
+@BOTH
+@pytest.mark.parametrize("kind", ["link", "hard link"])
+def test_a_file_that_is_also_another_file_is_not_written(tmp_path: Path, make: Lines, kind: str) -> None:
+    lines = make(tmp_path)
+    other, mark = tmp_path / "other", lines.mark()
+    lines.path.rename(other)
+    if kind == "link":
+        lines.path.symlink_to(other)
+    else:
+        lines.path.hardlink_to(other)
+    before = other.read_bytes()
+    with refused("linked-file", path=lines.path):
+        lines.append({"epoch": 9})
+    with refused("linked-file", path=lines.path):
+        lines.flush_to_disk()
+    with other.open("ab") as file:
+        file.write(b"half a line")
+    with refused("linked-file", path=lines.path):
+        lines.truncate(mark)
+    with refused("linked-file", path=lines.path):
+        reopen(lines)
+    assert other.read_bytes() == before + b"half a line"

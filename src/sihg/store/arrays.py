@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Collection, Mapping
 from math import prod
 from pathlib import Path
+from tokenize import TokenError
 from typing import TYPE_CHECKING
 
 from sihg.errors import InputError
@@ -92,7 +93,7 @@ def read_arrays(
         raise
     except (
         *(OSError, ValueError, EOFError, KeyError, NotImplementedError, MemoryError, OverflowError, RuntimeError),
-        *(zipfile.BadZipFile, zlib.error, SyntaxError, TypeError, AttributeError, IndexError),
+        *(zipfile.BadZipFile, zlib.error, SyntaxError, TokenError, TypeError, AttributeError, IndexError),
     ) as error:
         why = (str(getattr(error, "strerror", None) or error) or repr(error)).split("\n")[0]
         raise InputError("arrays-unreadable", path=path, why=why) from error

@@ -120,10 +120,11 @@ def read_regular(path: str | Path, limit: int = MAX_TEXT_BYTES) -> bytes:
         b'eps'
     """
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode):  # before fdopen, which raises for a folder and leaves it open
+        os.close(handle)
+        raise InputError("not-a-regular-file", path=path)
     with os.fdopen(handle, "rb") as file:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
-            raise InputError("not-a-regular-file", path=path)
         if found.st_size > limit:
             raise InputError("file-too-large", path=path, bytes=found.st_size, limit=limit)
         return file.read(found.st_size)  # not what is appended meanwhile

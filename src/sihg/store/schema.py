@@ -448,7 +448,7 @@ def toml_bytes(table: Mapping[str, object], comments: Mapping[str, str] | None =
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file of a folder of results and check its seal; the format stays in the table."""
     table = from_toml(path)
-    check_sealed(path, read_regular(path), table.get("format", 1))
+    check_sealed(path, read_regular(path), table.get("format", 1 if table else None))  # no version wrote an empty file
     return table
 
 

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from zlib import crc32
@@ -47,8 +48,10 @@ class _Lines:
         raise NotImplementedError
 
     def size(self) -> int:
-        """Return the number of bytes so far."""
+        """Return the number of bytes so far; a link is refused."""
         found = status(self.path)
+        if found is not None and stat.S_ISLNK(found.st_mode):
+            raise InputError("linked-file", path=self.path, what="a link")
         return 0 if found is None else found.st_size
 
     def mark(self) -> Mark:
@@ -222,9 +225,9 @@ def read_table(path: str | Path, *, sealed: bool = False, mark: Mark | None = No
     path, text = Path(path), _whole_lines(path)
     lines = text.split("\n")[:-1]
     has_sums = bool(lines) and lines[0].endswith(f",{SUM}")
-    if sealed and lines and not has_sums:
+    if (sealed or mark is not None) and lines and not has_sums:
         raise InputError("table-line", path=path, line=1)
-    if has_sums:
+    if has_sums or mark is not None:
         _check_mark(path, text, mark, _table_sum)
         lines = [line.rpartition(",")[0] for line in lines]
     try:
@@ -255,7 +258,7 @@ def read_json_lines(path: str | Path, *, sealed: bool = False, mark: Mark | None
     """
     path, text = Path(path), _whole_lines(path)
     lines = text.split("\n")[:-1]
-    if sealed or any(_JSON_SUM.search(line) for line in lines):
+    if sealed or mark is not None or any(_JSON_SUM.search(line) for line in lines):
         _check_mark(path, text, mark, _log_sum)
     entries = []
     for number, line in enumerate(lines, 1):
