@@ -9,7 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from sihg.store.arrays import write_arrays
+from sihg.store.files import sha256_of_file, write_bytes
+from sihg.store.manifest import manifest_bytes
 from sihg.store.run_folder import RunFolder
+from sihg.store.schema import MEMORY_COLUMNS, read_json, read_run_config, write_json
 from sihg.store.tables import JsonLines, Table
 
 COLUMNS = (
@@ -42,8 +46,8 @@ def write_run(
     done = rows([0.7, 0.9, 0.85], [0.1, 0.45, 0.4]) if done is None else done
     chosen = {"data": "digits", "model": "small-cnn", "eps": 0.25, "norm": "linf", "bounds": [0.0, 1.0], "seed": 0}
     chosen |= {"epochs": len(done), **settings}
-    folder.write_config({**chosen, "method": {"name": method}, "optimizer": {"name": "sgd", "lr": 0.05}})
-    folder.environment.write_text(json.dumps({"python": "3.11.2"} if environment is None else environment))
+    folder.begin({**chosen, "method": {"name": method}, "optimizer": {"name": "sgd", "lr": 0.05}}, threads=1)
+    write_json(folder.environment, {"python": "3.11.2"} if environment is None else environment)
     table, log = Table(folder.metrics, COLUMNS), JsonLines(folder.log)
     for row in done:
         table.append(row)
@@ -51,6 +55,18 @@ def write_run(
     for text in warnings:
         log.append({"event": "warning", "epoch": 1, "text": text})
     return path
+
+
+def write_checkpoint(run: Path, name: str = "last-00000078", **changes: Any) -> str:
+    """Write the manifest of a checkpoint, made after all lines of the tables so far; return what identifies it."""
+    folder = RunFolder(run)
+    files = {"metrics": Table(folder.metrics, COLUMNS), "log": JsonLines(folder.log)}
+    if folder.memory_table.exists():
+        files["memory"] = Table(folder.memory_table, MEMORY_COLUMNS)
+    marks = {table: {"bytes": lines.mark().bytes, "sum": lines.mark().sum} for table, lines in files.items()}
+    state = {"name": name, "tables": marks, "settings": read_run_config(folder.config).settings} | changes
+    manifest = write_bytes(folder.checkpoints / name / "manifest.json", manifest_bytes({}, state))
+    return str(json.loads(manifest.read_bytes())["sha256"])
 
 
 HEADER: Row = {
@@ -101,21 +117,23 @@ def write_curve(
 
 def write_verdicts(record: Path, attacks: dict[str, Sequence[int]], label: Sequence[int]) -> None:
     """Write what is kept of each sample beside a record: its prediction under each attack."""
-    np.savez(
-        record.with_suffix(".npz"),
-        label=np.array(label),
-        attack=np.array([*attacks]),
-        prediction=np.array([*attacks.values()]),
-    )
+    arrays = {"label": np.array(label), "attack": np.array([*attacks]), "prediction": np.array([*attacks.values()])}
+    write_beside(record, arrays)
+
+
+def write_beside(record: Path, arrays: dict[str, Any]) -> Path:
+    """Write the arrays beside a record, which keeps their sum."""
+    file = write_arrays(record.with_suffix(".npz"), arrays)
+    write_json(record, read_json(record, "") | {"files": {file.name: sha256_of_file(file)}})
+    return file
 
 
 def write_memory(path: Path, moved: Sequence[float] = (0.5, 0.25)) -> None:
     """Write the memory's table: all in the first bin, then half in the last."""
-    columns = ("epoch", "moved", "saturated", *(f"to_{k / 10:g}" for k in range(1, 11)))
-    table = Table(path / "memory.csv", columns)
+    table = Table(path / "memory.csv", MEMORY_COLUMNS)
     for i, move in enumerate(moved, 1):
         bins = {"to_0.1": 1 / i, "to_1": 1 - 1 / i}
-        table.append({"epoch": i, "moved": move, "saturated": 0.5, **dict.fromkeys(columns[3:], 0.0), **bins})
+        table.append({"epoch": i, "moved": move, "saturated": 0.5, **dict.fromkeys(MEMORY_COLUMNS[3:], 0.0), **bins})
 
 
 def write_gallery(path: Path, channels: int = 1, **changes: Any) -> Path:
@@ -126,15 +144,11 @@ def write_gallery(path: Path, channels: int = 1, **changes: Any) -> Path:
     arrays = {"label": np.array([0, 1]), "before": np.array([0, 1]), "after": np.array([0, 0]), "clean": clean}
     text = json.dumps(about | {"classes": ["zero", "one"]} | changes)
     arrays |= {"about": np.array(text), "adversarial": clean[:, :, ::-1]}
-    np.savez(path / "gallery.npz", **arrays)  # type: ignore[arg-type]
-    return path / "gallery.npz"
+    return write_arrays(path / "gallery.npz", arrays)
 
 
 def _write_record(path: Path, name: str, record: dict[str, Any]) -> Path:
-    (path / "evaluation").mkdir(parents=True, exist_ok=True)
-    file = path / "evaluation" / f"{name}.json"
-    file.write_text(json.dumps(record), encoding="utf-8")
-    return file
+    return write_json(path / "evaluation" / f"{name}.json", record)
 
 
 def read_page(folder: Path) -> str:

@@ -1,19 +1,24 @@
 """Solve folders as `sihg solve --out` leaves them, written by hand."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sihg.store.schema import write_json
+from sihg.store.tables import table_text
+
 Histories = dict[str, list[float | None]]
+
+
+ITERATIONS = 40
 
 
 def entry(method: str, **changes: Any) -> dict[str, Any]:
     """A row of the summary."""
     return {
         "method": method,
-        "iterations": 40,
+        "iterations": ITERATIONS,
         "w_gradients": 1234,
         "delta_gradients": 5678,
         "seconds": 1.25,
@@ -49,11 +54,9 @@ def write_solve(
     histories = histories or {"ssi-hg": decay, "eg+": [v and v / 3 for v in decay]}
     for name, values in histories.items():
         (folder / name).mkdir(parents=True)
-        history = {"about": {}, "columns": columns(values)}
-        (folder / name / "history.json").write_text(json.dumps(history), encoding="utf-8")
+        write_json(folder / name / "history.json", {"about": {}, "columns": columns(values)})
         if plane:
-            rows = "".join(f"{k},{np.cos(k) / (k + 1)},{np.sin(k) / (k + 1)}\n" for k in range(len(values)))
-            (folder / name / "trajectory.csv").write_text("iteration,w,delta\n" + rows)
+            write_path(folder / name, spiral(dict(changes).get(name, {}).get("iterations", ITERATIONS)))
     dimension = 1 if plane else 8
     content = {
         "problem": "forsaken",
@@ -63,22 +66,33 @@ def write_solve(
         "dimension_w": dimension,
         "dimension_delta": dimension,
         "seed": 7,
-        "iterations": 40,
+        "iterations": ITERATIONS,
         "command": "sihg solve forsaken --out out",
         "environment": {"python": "3.11.2"},
         "methods": [entry(name, **dict(changes).get(name, {})) for name in histories],
     } | summary
-    (folder / "summary.json").write_text(json.dumps(content), encoding="utf-8")
+    write_json(folder / "summary.json", content)
     if plane:
         grid = np.linspace(-1.5, 1.5, 11)
         w, delta = np.meshgrid(grid, grid)
         field = {"w": grid.tolist(), "delta": grid.tolist(), "dw": (-delta).tolist(), "ddelta": w.tolist()}
         field |= {"solution": [0, 0], "box": [-1.5, 1.5, -1.5, 1.5]}
-        (folder / "field.json").write_text(json.dumps(field))
+        write_json(folder / "field.json", field)
     return folder
+
+
+def spiral(iterations: int) -> list[tuple[str, str]]:
+    """The points (w, delta) of the start and of so many iterations."""
+    return [(f"{np.cos(k) / (k + 1)}", f"{np.sin(k) / (k + 1)}") for k in range(iterations + 1)]
+
+
+def write_path(folder: Path, points: list[tuple[str, str]]) -> None:
+    """Write the trajectory of a method."""
+    rows = [(f"{k}", *point) for k, point in enumerate(points)]
+    (folder / "trajectory.csv").write_text(table_text(("iteration", "w", "delta"), rows))
 
 
 def put(path: Path, content: dict[str, Any], key: str, *value: Any) -> None:
     """Write a JSON object with one key changed, or left out."""
     rest = {k: v for k, v in content.items() if k != key}
-    path.write_text(json.dumps(rest | ({key: value[0]} if value else {})))
+    write_json(path, rest | ({key: value[0]} if value else {}))

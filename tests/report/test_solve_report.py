@@ -14,8 +14,9 @@ import pytest
 
 from sihg.report.read.palette import LOOKS
 from sihg.report.solve_report import report_solve
+from sihg.store.schema import write_json
 from tests.report.folders import numbers, read_page
-from tests.report.solve_folders import Histories, write_solve
+from tests.report.solve_folders import ITERATIONS, Histories, spiral, write_path, write_solve
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 EVIL = '<script>alert("1")</script> & $x_{$'
@@ -169,27 +170,26 @@ def test_strange_histories(tmp_path: Path, case: str) -> None:
 
 def test_a_history_without_columns_has_no_rows(tmp_path: Path) -> None:
     folder = write_solve(tmp_path / "out")
-    (folder / "eg+" / "history.json").write_text('{"about": {}, "columns": {}}')
+    write_json(folder / "eg+" / "history.json", {"about": {}, "columns": {}})
     report_solve(folder)
 
 
 def test_trajectories_may_leave_for_good(tmp_path: Path) -> None:
-    ends = {"gda": "1e200,-1e250", "mgda": "inf,0", "eg+": "nan,nan", "optimistic": "1e308,-1e308", "ssi-hg": "9,9"}
+    ends = {"gda": ("1e200", "-1e250"), "mgda": ("inf", "0"), "eg+": ("nan", "nan"), "ssi-hg": ("9", "9")}
+    ends["optimistic"] = ("1e308", "-1e308")
     folder = write_solve(tmp_path / "out", {name: [1.0, 0.5] for name in ends}, plane=True)
     for name, end in ends.items():
-        with (folder / name / "trajectory.csv").open("a") as file:
-            file.write(f"2,{end}\n")
+        write_path(folder / name, [*spiral(ITERATIONS - 1), end])
     report_solve(folder)
 
 
 def test_a_field_without_solution_or_box_on_a_long_window(tmp_path: Path) -> None:
-    folder = write_solve(tmp_path / "out", plane=True)
+    folder = write_solve(tmp_path / "out", plane=True, changes={"eg+": {"iterations": 0}})
     grid = [10.0 * k for k in range(11)]
     zero_and_null: list[list[float | None]] = [[0.0, None, *[1.0] * 9]] * 11
     field = json.loads((folder / "field.json").read_text())
     field |= {"w": grid, "dw": zero_and_null, "ddelta": zero_and_null, "solution": None, "box": None}
-    (folder / "field.json").write_text(json.dumps(field))
-    (folder / "eg+" / "trajectory.csv").write_text("iteration,w,delta\n")
+    write_json(folder / "field.json", field)
     assert folder / "trajectories.svg" in report_solve(folder)
 
 

@@ -16,10 +16,13 @@ from sihg.report.figures.radius import entry_curves, radius_figure
 from sihg.report.read.evaluations import read_gallery
 from sihg.report.read.runs import Entry, first_gallery, group_trials, read_run, run_folders
 from sihg.report.training_report import drawings, report_training
+from sihg.store.arrays import write_arrays
+from sihg.store.tables import table_text
 from tests.refused import refused
 from tests.report.folders import (
     attack_row,
     rows,
+    write_beside,
     write_curve,
     write_evaluation,
     write_gallery,
@@ -130,7 +133,7 @@ def test_the_strongest_attack_is_the_one_that_most_runs_have(tmp_path: Path) -> 
 
 def test_records_without_predictions_have_no_confusion(tmp_path: Path) -> None:
     record = write_evaluation(write_run(tmp_path / "m"))
-    np.savez(record.with_suffix(".npz"), label=np.array([0]))
+    write_beside(record, {"label": np.array([0])})
     assert confusions(read(tmp_path), "pgd-20") == []
     record.with_suffix(".npz").unlink()
     assert strongest_attack(read(tmp_path)) is None
@@ -171,17 +174,22 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     write_verdicts(record, {"natural": [0, 1], "pgd-20": [0, 0]}, [0, 1])
     write_memory(run)
     verdicts, table = record.with_suffix(".npz"), run / "memory.csv"
-    for file, damage in {gallery: b"PK", verdicts: b"", table: b"epoch,moved,to_1\n1,x,1\n"}.items():
+    damages = {
+        gallery: (b"PK", "seal-missing"),
+        verdicts: (b"", "predictions-mismatch"),
+        table: (table_text(("epoch", "moved", "to_1"), [("1", "x", "1")]).encode(), "table-cell"),
+    }
+    for file, (damage, code) in damages.items():
         before = file.read_bytes()
         file.write_bytes(damage)
-        with refused("table-cell" if file == table else "arrays-unreadable", path=file):
+        with refused(code, path=file):
             report_training(run)
         file.write_bytes(before)
     write_gallery(run, classes=["only one"])
     with refused("gallery-invalid", path=gallery):
         report_training(run)
     write_gallery(run)
-    np.savez(verdicts, label=np.array([0]), attack=np.array(["other"]), prediction=np.array([[0]]))
+    write_beside(record, {"label": np.array([0]), "attack": np.array(["other"]), "prediction": np.array([[0]])})
     with refused("predictions-mismatch", path=verdicts):
         report_training(run)
 
@@ -196,7 +204,7 @@ def test_a_gallery_that_is_not_shown_is_not_read(tmp_path: Path) -> None:
 
 def test_nothing_is_unpickled(tmp_path: Path) -> None:
     run = write_run(tmp_path / "m")
-    np.savez(run / "gallery.npz", about=np.array([object()], dtype=object))
+    write_arrays(run / "gallery.npz", {"about": np.array([object()], dtype=object)})
     with refused("arrays-unreadable", path=run / "gallery.npz"):
         report_training(run)
 

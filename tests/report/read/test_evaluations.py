@@ -1,13 +1,27 @@
 """Which evaluations of a run are its results."""
 
+import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from sihg.report import compare
+from sihg.report.read.evaluations import read_predictions
 from sihg.report.read.runs import read_run
 from sihg.report.training_report import report_training
 from tests.refused import refused
-from tests.report.folders import attack_row, numbers, read_csv, read_page, write_curve, write_evaluation, write_run
+from tests.report.folders import (
+    attack_row,
+    numbers,
+    read_csv,
+    read_page,
+    write_checkpoint,
+    write_curve,
+    write_evaluation,
+    write_run,
+    write_verdicts,
+)
 
 
 def test_evaluations_of_the_own_ball_are_in_the_headline(tmp_path: Path) -> None:
@@ -43,12 +57,13 @@ def test_checkpoints_and_rules_are_kept_apart(tmp_path: Path) -> None:
 
 def test_evaluations_made_before_a_resume_are_not_the_result(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a")
-    for name in ("last-00000026", "last-00000078", "best-00000052"):
-        (run / "checkpoints" / name).mkdir(parents=True)
-    old, best = (str(run / "checkpoints" / name) for name in ("last-00000026", "best-00000052"))
-    write_evaluation(run, "1", weights=old, samples=397)
-    write_evaluation(run, "2", weights=old, checkpoint="last-00000026")
-    write_evaluation(run, "3", weights=best, checkpoint="best", attacks=[attack_row("pgd-20", 0.375)])
+    names = ("last-00000026", "last-00000078", "best-00000052")
+    old, new, best = (
+        {"weights": str(run / "checkpoints" / name), "manifest": write_checkpoint(run, name)} for name in names
+    )
+    write_evaluation(run, "1", **old, samples=397)
+    write_evaluation(run, "2", **old, checkpoint="last-00000026")
+    write_evaluation(run, "3", **best, checkpoint="best", attacks=[attack_row("pgd-20", 0.375)])
     report_training(run)
     tests = {key: value for key, value in read_csv(run)[0].items() if key.startswith("test")}
     assert tests == {"test pgd-20": "0.375"}
@@ -56,8 +71,7 @@ def test_evaluations_made_before_a_resume_are_not_the_result(tmp_path: Path) -> 
     assert "last (older: last-00000026)" in page
     assert "best (older" not in page
     assert "last-00000026 was evaluated, but the run has trained on since" in page
-    new = str(run / "checkpoints" / "last-00000078")
-    write_evaluation(run, "1", weights=new)
+    write_evaluation(run, "1", **new)
     (run / "evaluation" / "2.json").unlink()
     report_training(run)
     assert read_csv(run)[0]["test pgd-20 (last)"] == "0.4375"
@@ -119,12 +133,79 @@ def test_equal_results_of_two_evaluations_are_shown_once(tmp_path: Path) -> None
     assert times == [("natural", 1.0), ("all", 0.5), ("fgsm", 0.5), ("natural", 0.5)]
 
 
-@pytest.mark.parametrize("content", ["{}", '{"attacks": 3}', "[]", '{"attacks": [3]}'])
-def test_an_incomplete_record_is_refused(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        ("{}", "record-invalid"),
+        ('{"attacks": 3}', "record-invalid"),
+        ('{"attacks": [3]}', "record-invalid"),
+        ("[]", "record-unreadable"),
+        ('{"format": 2}', "seal-missing"),
+    ],
+)
+def test_an_incomplete_record_is_refused(tmp_path: Path, content: str, code: str) -> None:
     run = write_run(tmp_path / "a")
     write_evaluation(run, "whole")
     (run / "evaluation" / "incomplete.json").write_text(content)
-    with refused("record-invalid"):
+    with refused(code):
+        report_training(run)
+
+
+def test_records_before_format_2_have_no_sums(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a")
+    record = write_evaluation(run)
+    content = {k: v for k, v in json.loads(record.read_text()).items() if k != "seal"}
+    record.write_text(json.dumps(content | {"format": 1}))
+    np.savez(record.with_suffix(".npz"), label=[0, 1], attack=["pgd-20"], prediction=[[1, 1]])
+    (_, pgd) = read_run(run).evaluations
+    found = read_predictions(pgd)
+    assert found is not None
+    assert [part.tolist() for part in found] == [[0, 1], [1, 1]]
+
+
+def test_a_record_of_other_weights_is_refused(tmp_path: Path) -> None:
+    """A run was trained again in the same folder, or its checkpoint replaced: the record is not of this one."""
+    run = write_run(tmp_path / "a")
+    before = write_checkpoint(run)
+    record = write_evaluation(run, weights="elsewhere/last-00000078", manifest=before)
+    report_training(run)
+    assert write_checkpoint(run, threads=2) != before
+    for read in (report_training, lambda folder: compare([folder])):
+        with refused("record-other-weights", path=record, weights="last-00000078"):
+            read(run)
+    write_evaluation(run, weights="elsewhere/last-00000026", manifest=before)  # of a checkpoint that is removed
+    (_, pgd) = read_run(run).evaluations
+    assert pgd.older == "last-00000026"
+
+
+def test_records_of_other_samples_are_refused(tmp_path: Path) -> None:
+    """Two files of the same name may hold other samples, and their accuracies cannot be compared."""
+    a, b = write_run(tmp_path / "a"), write_run(tmp_path / "b", seed=1)
+    first = write_evaluation(a, "1", contents="11")
+    write_evaluation(a, "2", contents="22", split="train")
+    write_evaluation(a, "3", contents="33", seed=1)
+    write_evaluation(a, "4")  # made before format 2: nobody knows
+    report_training(a)
+    other = write_evaluation(b, "1", contents="44")
+    report_training(b)
+    for read in (report_training, compare):
+        with refused("record-other-samples", path=other, other=first, data="digits"):
+            read([a, b], tmp_path / "out")
+    write_evaluation(b, "1", contents="11")
+    compare([a, b])
+    other = write_evaluation(a, "5", contents="44")
+    with refused("record-other-samples", path=other, other=first):
+        report_training(a)
+
+
+def test_predictions_of_another_record_are_refused(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a")
+    record = write_evaluation(run)
+    write_verdicts(record, {"pgd-20": [0, 0]}, [0, 1])
+    content = record.read_bytes()
+    write_verdicts(record, {"pgd-20": [0, 1]}, [0, 1])
+    record.write_bytes(content)
+    with refused("predictions-mismatch", path=record.with_suffix(".npz"), name=record.name):
         report_training(run)
 
 

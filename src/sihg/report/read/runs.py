@@ -19,6 +19,7 @@ from sihg.report.read.evaluations import (
     Gallery,
     RadiusCurve,
     Remark,
+    check_same_samples,
     collect_evaluations,
     natural_order,
     read_gallery,
@@ -34,6 +35,7 @@ from sihg.store.schema import (
     Environment,
     MetricsRow,
     Settings,
+    convert_record,
     describe_differences,
     differing_settings,
     read_grid_config,
@@ -41,6 +43,13 @@ from sihg.store.schema import (
 )
 from sihg.store.tables import Mark, read_json_lines, read_table
 from sihg.store.verify import TABLES, accepted_tables
+
+
+class _CheckpointState(msgspec.Struct):
+    """What a report needs of a checkpoint's state."""
+
+    settings: Settings = {}
+    tables: dict[str, Mark | int] = {}  # before format 2 only the sizes
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +188,11 @@ def read_run(path: Path, name: str = "") -> TrainingRun:
 
 
 def read_runs(folders: Sequence[Path]) -> list[TrainingRun]:
-    """Read all runs in the folders. Runs of the same name get the part of their paths in which they differ."""
+    """Read all runs in the folders. Runs of the same name get the part of their paths in which they differ.
+
+    Raises:
+        InputError: A file is damaged, or evaluations of the same data set are of other samples.
+    """
     found: dict[Path, Path] = {}  # by normal path: a run that is given in two ways is read once
     for folder in folders:
         inside = run_folders(folder)
@@ -190,6 +203,8 @@ def read_runs(folders: Sequence[Path]) -> list[TrainingRun]:
     same_name = [path for path in found if times[folder_name(path)] > 1]
     above = _common_folder(same_name)
     names = {path: _as_printable(str(path.relative_to(above) if above else path)) for path in same_name}
+    folders_of_records = [RunFolder(path).evaluation for path in found.values()]
+    check_same_samples({path: record for place in folders_of_records for path, record in read_records(place).items()})
     return [read_run(path, names.get(normal, folder_name(normal))) for normal, path in found.items()]
 
 
@@ -256,7 +271,7 @@ def _read_manifests(folder: RunFolder) -> dict[str, Manifest]:
 def _check_settings(folder: RunFolder, settings: Settings, manifests: Mapping[str, Manifest]) -> None:
     """Raise InputError if config.toml is not the one that the checkpoints were made with."""
     for name, manifest in manifests.items():
-        saved = manifest.state.get("settings", {})
+        saved = _read_state(folder, name, manifest).settings
         wrong = [found for found in differing_settings(saved, settings) if found.name in saved]
         if wrong:
             raise InputError(
@@ -272,12 +287,14 @@ def _read_marks(folder: RunFolder, manifests: Mapping[str, Manifest]) -> dict[st
 
     Tables that were edited on purpose, and accepted by `sihg check`, are left out.
     """
-    newest = next((manifest for name, manifest in manifests.items() if name.startswith("last-")), None)
-    found = {} if newest is None else newest.state.get("tables", {})
-    marks = msgspec.convert(found, dict[str, Mark])
-    for name in _edited_tables(folder):
-        marks.pop(TABLES[name], None)
-    return marks
+    newest = next((name for name in manifests if name.startswith("last-")), None)
+    found = {} if newest is None else _read_state(folder, newest, manifests[newest]).tables
+    edited = {TABLES[name] for name in _edited_tables(folder)}
+    return {name: mark for name, mark in found.items() if isinstance(mark, Mark) and name not in edited}
+
+
+def _read_state(folder: RunFolder, name: str, manifest: Manifest) -> _CheckpointState:
+    return convert_record(manifest.state, _CheckpointState, folder.checkpoints / name, "remove the checkpoint")
 
 
 def _edited_tables(folder: RunFolder) -> list[str]:
