@@ -1,4 +1,5 @@
 """Faults on purpose: kills, full disks, power cuts and damaged files, and whether everything recovers.
 
-`python -m tests.faults` runs every module here that has a function `run(points: int | None) -> Tally`.
+`python -m tests.faults` calls `run(points: int | None) -> Tally` of every module here that has it, with its number FEW
+of points, or with None for all.
 """

@@ -8,25 +8,22 @@ from pkgutil import iter_modules
 
 import tests.faults
 
-SHORT = 20  # points per kind
-
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=tests.faults.__doc__)
-    parser.add_argument("--long", action="store_true", help=f"every point, which takes hours, instead of {SHORT}")
-    parser.add_argument("--points", type=int, default=SHORT, help="points per kind (default: %(default)s)")
+    parser.add_argument("--long", action="store_true", help="every point, which takes an hour, instead of a few")
+    parser.add_argument("--points", type=int, metavar="N", help="points per kind (default: as `make test`)")
     parser.add_argument("--only", metavar="NAME", help="one module of tests/faults")
     args = parser.parse_args()
     names = [args.only] if args.only else sorted(module.name for module in iter_modules(tests.faults.__path__))
-    print("kind | tried | held")
+    kinds = [import_module(f"tests.faults.{name}") for name in names if name != "__main__"]
     failures = []
-    for name in names:
-        if name == "__main__" or not hasattr(module := import_module(f"tests.faults.{name}"), "run"):
-            continue
+    print("kind | tried | held")
+    for kind in (kind for kind in kinds if hasattr(kind, "run")):
         begin = time.monotonic()
-        tally = module.run(None if args.long else args.points)
+        tally = kind.run(None if args.long else args.points or kind.FEW)
         print(f"{tally.kind} | {tally.tried} | {tally.held}", flush=True)
-        print(f"{name}: {time.monotonic() - begin:.0f} s", file=sys.stderr)
+        print(f"{kind.__name__}: {time.monotonic() - begin:.0f} s", file=sys.stderr)
         failures += tally.failures
     print(*failures, sep="\n", file=sys.stderr)
     return 1 if failures else 0

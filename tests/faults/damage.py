@@ -29,6 +29,7 @@ from tests.faults.child import Ended, run_in_child
 from tests.faults.tally import Tally, spread
 from tests.faults.workloads import RUN, SMALL, TRAIN, Result, digest, scrub, workshop
 
+FEW, MORE = 60, 90  # points in `make test`, quick and slow
 LONG = 1500  # points: 1,000 flips and 500 cuts
 ATTACKS = "natural,pgd-3"  # of the evaluation that is interrupted
 STOP_AT = 3  # the step after which a training is interrupted
@@ -199,7 +200,8 @@ def flip(file: Path, draw: random.Random) -> str:
 
 def cut(file: Path, draw: random.Random) -> str:
     data = file.read_bytes()
-    left = draw.choice([0, len(data) - 1, draw.randrange(len(data))])
+    anywhere = draw.randrange(len(data))
+    left = draw.choice([0, len(data) - 1, anywhere, data.rfind(b"\n", 0, anywhere) + 1])  # the last: after a whole line
     file.write_bytes(data[:left])
     return f"cut to {left} of {len(data)} bytes"
 

@@ -10,6 +10,7 @@ from tests.faults.child import run_in_child
 from tests.faults.tally import Tally
 from tests.faults.workloads import RUN, TRAIN, differences, trained, workshop
 
+FEW = 1  # points in `make test`
 LONG = 100
 SIHG = [sys.executable, "-m", "sihg"]
 WORDS = [*TRAIN[: TRAIN.index("--logger")], "--set", "epochs=15"]  # long enough to be hit
