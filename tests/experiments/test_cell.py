@@ -14,6 +14,7 @@ from sihg.experiments import cell
 from sihg.experiments.cell import PATIENCE_SECONDS, evaluate_cell, train_cell
 from sihg.experiments.grid_run import GridRun, build_grid
 from sihg.experiments.launcher import Progress
+from sihg.robust.training.weights import CheckpointWarning
 from sihg.store.run_folder import locked
 from tests.experiments.grids import SETTINGS, ignore
 from tests.refused import refused
@@ -78,7 +79,7 @@ def test_a_cell_by_itself(tmp_path: Path) -> None:
     grid = build_grid("digits", out=tmp_path, threads=2, **options)
     (only,) = grid.cells()
     with grid.opened():
-        only.write_config()
+        only.begin(grid.threads)
     config = (only.folder / "config.toml").read_bytes()
     command = [sys.executable, "-m", "sihg.experiments.cell", str(only.folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -97,7 +98,8 @@ def test_a_cell_by_itself(tmp_path: Path) -> None:
     assert "epoch 2: loss " in output
     assert json.loads((only.folder / "environment.json").read_text())["threads"] == 2
     metrics = (only.folder / "metrics.csv").read_bytes()
-    assert train_cell(only.folder, report=ignore)  # nothing is left to train
+    with pytest.warns(CheckpointWarning, match="2 threads"):
+        assert train_cell(only.folder, report=ignore)  # nothing is left to train
     assert (only.folder / "metrics.csv").read_bytes() == metrics
 
 

@@ -2,6 +2,8 @@
 
 import csv
 import json
+import re
+import shutil
 import statistics
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,10 +12,14 @@ from typing import Any
 
 import pytest
 
-from sihg.experiments.grid import Cell, Grid
+from sihg.errors import InputError
+from sihg.experiments.grid import Cell, Grid, RecordWarning
 from sihg.experiments.grid_summary import GridWarning, collect_warnings, summarise
 from sihg.robust.training.fit import new_folder
+from sihg.store.files import write_bytes
+from sihg.store.manifest import manifest_bytes
 from sihg.store.run_folder import GRID, RunFolder, locked
+from sihg.store.schema import write_json
 from sihg.store.tables import Table
 from tests.refused import refused
 from tests.robust.small import settings
@@ -33,13 +39,15 @@ def attack_row(name: str, accuracy: float) -> dict[str, Any]:
 
 def finish(cell: Cell, accuracy: float, *, epochs: int | None = None, **changes: Any) -> None:
     """Write what a cell leaves behind; its last checkpoint is that of step 12."""
-    folder = new_folder(cell.folder, cell.settings)
+    folder = new_folder(cell.folder, cell.settings, threads=1)
     table = Table(folder.metrics, ("epoch", "step", "passes", "seconds"))
     for epoch in range(1, (epochs or cell.settings.epochs) + 1):
         table.append({"epoch": epoch, "step": 4 * epoch, "passes": 6.0 * epoch, "seconds": accuracy * epoch})
     shares = {"natural": 0.9, "pgd-20": accuracy, "all": accuracy}
+    write_checkpoint(folder, "last-00000008")
     record: dict[str, Any] = {
         "weights": str(folder.checkpoints / "last-00000012"),
+        "manifest": write_checkpoint(folder, "last-00000012"),
         "sha256": "",
         "checkpoint": "last",
         "data": "digits",
@@ -48,8 +56,18 @@ def finish(cell: Cell, accuracy: float, *, epochs: int | None = None, **changes:
     record |= {"split": "test", "samples": 397, "of": 397, "seed": 0, "eps": 0.25, "norm": "linf"}
     record |= {"bounds": [0.0, 1.0], "rule": "any iterate", "checks": []}
     record["attacks"] = [attack_row(name, share) for name, share in shares.items()]
-    folder.evaluation.mkdir()
-    (folder.evaluation / "some.json").write_text(json.dumps(record | changes))
+    write_json(folder.evaluation / "some.json", record | changes)
+
+
+def write_checkpoint(folder: RunFolder, name: str, threads: int = 1) -> str:
+    """Write the manifest of a checkpoint; return what identifies it."""
+    state = {"folder": folder.path.name, "name": name, "threads": threads}
+    manifest = write_bytes(folder.checkpoints / name / "manifest.json", manifest_bytes({}, state))
+    return str(json.loads(manifest.read_bytes())["sha256"])
+
+
+def manifest_of(cell: Cell, name: str) -> str:
+    return str(json.loads((cell.folder / "checkpoints" / name / "manifest.json").read_bytes())["sha256"])
 
 
 def test_cells_are_methods_times_seeds(tmp_path: Path) -> None:
@@ -68,7 +86,8 @@ def test_cells_are_methods_times_seeds(tmp_path: Path) -> None:
         {},
         {"weights": "somewhere/else/last-00000012"},
         {"epochs": 2},
-        {"weights": "last-00000011"},
+        {"manifest": "0" * 64},
+        {"manifest": ""},
         {"checkpoint": "best"},
         {"split": "train"},
         {"samples": 100},
@@ -88,6 +107,40 @@ def test_only_the_record_that_was_asked_for_makes_a_cell_done(changes: dict[str,
     assert (cell.record() is not None) == (not changes or moved)
 
 
+def test_only_a_record_of_the_newest_checkpoint_makes_a_cell_done(tmp_path: Path) -> None:
+    first, second = grid(tmp_path).cells()[:2]
+    for cell in (first, second):
+        finish(cell, 0.5)
+        assert cell.state() == "done"
+    record = first.folder / "evaluation" / "some.json"
+    content, newest, older = (
+        json.loads(record.read_text()),
+        *(manifest_of(first, name) for name in ("last-00000012", "last-00000008")),
+    )
+    for manifest, state in ((older, "trained"), (newest, "done")):  # the path that it names does not count
+        write_json(record, content | {"manifest": manifest, "weights": "elsewhere/last-00000012"})
+        assert first.state() == state
+    record.write_bytes((second.folder / "evaluation" / "some.json").read_bytes())  # of the same step in another run
+    assert first.state() == "trained"
+    write_json(record, content)
+    shutil.rmtree(first.folder / "checkpoints")
+    assert first.state() == "trained"  # nothing says what was evaluated
+
+
+def test_a_changed_byte_in_the_metrics_is_noticed(tmp_path: Path) -> None:
+    cell = grid(tmp_path).cells()[0]
+    finish(cell, 0.5)
+    metrics = cell.folder / "metrics.csv"
+    before = metrics.read_bytes()
+    for place in range(len(before) - 1):  # without its end, the last line counts as incomplete
+        metrics.write_bytes(before[:place] + bytes([before[place] ^ 1]) + before[place + 1 :])
+        with pytest.raises(InputError) as caught:
+            cell.last_row()
+        assert str(metrics) in str(caught.value), place
+    metrics.write_bytes(before)
+    assert cell.state() == "done"
+
+
 def test_a_subset_of_the_test_set_is_another_record(tmp_path: Path) -> None:
     cell = replace(grid(tmp_path).cells()[0], samples=100)
     finish(cell, 0.5)
@@ -99,8 +152,16 @@ def test_a_damaged_record_does_not_count(tmp_path: Path) -> None:
     cell = grid(tmp_path).cells()[0]
     finish(cell, 0.5)
     assert cell.state() == "done"
-    (cell.folder / "evaluation" / "some.json").write_text("{")
-    assert (cell.record(), cell.state()) == (None, "trained")
+    record = cell.folder / "evaluation" / "some.json"
+    before = record.read_bytes()
+    for damage in (b"{", before.replace(b"0.25", b"0.75"), before[:-70] + b"}"):
+        record.write_bytes(damage)
+        with pytest.warns(RecordWarning, match=re.escape(str(record))):
+            assert cell.record() is None
+        with pytest.warns(RecordWarning):
+            assert cell.state() == "trained"
+    record.write_bytes(before)
+    assert cell.state() == "done"
 
 
 def test_the_summary_by_hand(tmp_path: Path) -> None:
@@ -199,9 +260,14 @@ def test_a_run_with_other_threads_is_refused(tmp_path: Path) -> None:
     opened(made)
     cell = made.cells()[1]
     finish(cell, 0.5)
-    RunFolder(cell.folder).write_environment(threads=made.threads)
     made.check()
-    RunFolder(cell.folder).write_environment(threads=made.threads + 1)
+    folder = RunFolder(cell.folder)
+    write_checkpoint(folder, "last-00000012", threads=made.threads + 1)
+    with refused("grid-settings-differ", settings=("threads",), folder=cell.folder):
+        made.check()
+    shutil.rmtree(folder.checkpoints)
+    made.check()  # as when the run began
+    folder.begin(cell.settings.as_dict(), threads=made.threads + 1)
     with refused("grid-settings-differ", settings=("threads",), folder=cell.folder):
         made.check()
 
@@ -214,9 +280,42 @@ def test_runs_of_other_settings_are_refused_even_without_the_grids_file(tmp_path
         made.check()
     assert f"{tmp_path / 'pgd-s1'} has optimizer.lr = 0.5 (here 0.05): give the same" in str(caught.value)
     replace(made, trials=1).check()
-    (tmp_path / "pgd-s1" / "config.toml").write_text("= broken")
+    config = tmp_path / "pgd-s1" / "config.toml"
+    config.write_text(config.read_text().replace("lr = 0.5", "lr = 0.05"))
+    with refused("seal-wrong", path=config):
+        made.check()
+    config.write_text("= broken")
     with refused("not-toml"):
         made.check()
+
+
+def test_a_changed_byte_in_the_grids_file_is_noticed(tmp_path: Path) -> None:
+    made = grid(tmp_path, "pgd")
+    opened(made)
+    config = tmp_path / GRID
+    before = config.read_bytes()
+    for place in range(len(before)):
+        config.write_bytes(before[:place] + bytes([before[place] ^ 1]) + before[place + 1 :])
+        with refused("foreign-grid", folder=tmp_path):
+            made.check()
+        with pytest.raises(InputError) as caught:
+            replace(made, trust=True).check()
+        assert str(config) in str(caught.value), place
+    config.write_bytes(before)
+    made.check()
+
+
+def test_a_grid_that_no_own_command_made_needs_trust(tmp_path: Path) -> None:
+    """Its results would count as the user's."""
+    made = grid(tmp_path / "mine")
+    opened(made)
+    (tmp_path / "mine").rename(tmp_path / "moved")
+    opened(replace(made, folder=tmp_path / "moved"))  # still the user's own
+    copy = replace(made, folder=Path(shutil.copytree(tmp_path / "moved", tmp_path / "copy")))
+    for use in (opened, Grid.check):
+        with refused("foreign-grid", folder=copy.folder):
+            use(copy)
+        use(replace(copy, trust=True))
 
 
 def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_a_page_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("sihg.report.training_report.report_training", fail)
     grid = build_grid("digits", methods="pgd", trials=1, out=tmp_path)
     with grid.opened():
-        grid.cells()[0].write_config()
+        grid.cells()[0].begin(grid.threads)
     result = GridRun(grid).result()
     assert (result.page, result.page_error) == (
         None,

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 import torch
 
+from sihg.errors import InputError
 from sihg.minimax import METHODS, SolveState, solve, zoo
+from sihg.store.seal import NO_SUM, seal
 from tests.minimax.problems import nonlinear
 from tests.refused import refused
 
@@ -56,10 +58,26 @@ def test_state_of_another_problem_or_method_or_damaged(tmp_path: Path) -> None:
         solve(nonlinear(4).problem(), "gda", state=state)
     path = state.save(tmp_path / "s.safetensors")
     path.write_bytes(path.read_bytes()[:50])
+    with refused("seal-missing", path=path):
+        SolveState.load(path)
+    path.write_bytes(seal(b"not a state " + NO_SUM.encode()))
     with refused("state-unreadable", path=path):
         SolveState.load(path)
     with refused("state-unreadable"):
         SolveState.load(tmp_path / "absent")
+
+
+def test_a_changed_byte_in_a_state_is_noticed(tmp_path: Path) -> None:
+    state = solve(nonlinear(4).problem(), "ssi-hg", **STEPS, iterations=3, record_every=None).state
+    path = state.save(tmp_path / "s.safetensors")
+    before = path.read_bytes()
+    for place in range(len(before)):
+        path.write_bytes(before[:place] + bytes([before[place] ^ 1]) + before[place + 1 :])
+        with pytest.raises(InputError) as caught:
+            SolveState.load(path)
+        assert caught.value.code in ("seal-wrong", "seal-missing"), place
+    path.write_bytes(before)
+    assert torch.equal(SolveState.load(path).inner.w, state.inner.w)
 
 
 def test_continuing_checks_its_steps_too() -> None:
