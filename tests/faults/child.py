@@ -25,6 +25,11 @@ class Ended:
     traceback: str = ""  # of an exception that nobody caught
     signal: int = 0  # that killed it
 
+    def new_warnings(self, usual: "Ended") -> list[str]:
+        """Return the lines on standard error that warn of something, and that `usual` has not."""
+        lines = [line for line in self.errors.splitlines() if line not in usual.errors]
+        return [line for line in lines if "warning: " in line.lower() or line.startswith("skipped ")]
+
     def __str__(self) -> str:
         if self.signal:
             return f"ended by {signal.Signals(self.signal).name}"

@@ -69,7 +69,7 @@ def _find_silence(bench: Bench, ended: Ended) -> str | None:
         is_ours = "sihg: error: " in ended.errors and "[os-error]" not in ended.errors
         return None if is_ours else f"the command {ended}"
     lost = result if isinstance(result, str) else differences(result, bench.expected)
-    return f"the command succeeds without {lost}" if lost and "warning: " not in ended.errors.lower() else None
+    return f"the command succeeds without {lost}" if lost and not ended.new_warnings(bench.good) else None
 
 
 def work_and_fail(workload: Workload, number: int, way: Failure) -> tuple[int, object]:

@@ -74,7 +74,7 @@ class Workload:
     work: Callable[[], int]  # returns the exit code
     recover: Callable[[], int]  # what a user does after a fault
     result: Callable[[], Result]
-    prepare: Callable[[], object] = lambda: None  # what must be there before
+    prepare: Callable[[], int] = lambda: 0  # what must be there before
 
 
 def announce(event: object) -> None:
@@ -267,11 +267,16 @@ def differences(found: Result, expected: Result) -> str:
 
 @dataclass(frozen=True)
 class Bench:
-    """A workload on trial: a folder as it is before the work, and the result of undisturbed work."""
+    """A workload on trial: a folder as it is before the work, and how undisturbed work ends."""
 
     workload: Workload
     folder: Path
-    expected: Result
+    good: Ended
+
+    @property
+    def expected(self) -> Result:
+        """Return the result of undisturbed work."""
+        return self.good.value  # type: ignore[no-any-return]
 
     @contextmanager
     def copy(self) -> Iterator[Path]:
@@ -317,13 +322,12 @@ def benches() -> Iterator[list[Bench]]:
 def _bench(workload: Workload, home: Path) -> Bench:
     before, after = home / "before", home / "after"
     before.mkdir(parents=True)
-    _expect(run_in_child(workload.prepare, before))
+    _expect(run_in_child(lambda: not workload.prepare(), before))
     shutil.copytree(before, after)
-    ended = _expect(run_in_child(lambda: (workload.work(), workload.result()), after))
-    return Bench(workload, before, ended.value[1])
+    return Bench(workload, before, _expect(run_in_child(lambda: None if workload.work() else workload.result(), after)))
 
 
 def _expect(ended: Ended) -> Ended:
-    if ended.traceback or ended.signal:
+    if not ended.value:
         raise AssertionError(f"undisturbed work {ended}\n{ended.traceback}")
     return ended
