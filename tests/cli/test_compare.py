@@ -11,7 +11,7 @@ from scipy.stats import ttest_ind
 
 from sihg.cli.main import main
 from sihg.report.training_report import report_training
-from tests.report.folders import attack_row, rows, write_evaluation, write_run
+from tests.report.folders import attack_row, rows, write_checkpoint, write_evaluation, write_run
 
 
 def run(*words: object) -> int:
@@ -168,6 +168,27 @@ def test_figures_are_those_of_the_report(runs: tuple[Path, Path], capsys: pytest
     ]
     assert run("compare", *runs) == 0
     assert "proven: a lower bound" in capsys.readouterr().out
+
+
+def test_records_of_other_weights_or_samples_are_refused(
+    runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = write_checkpoint(runs[0])
+    write_evaluation(runs[0], weights="last-00000078", manifest=manifest, contents="11")
+    other = write_evaluation(runs[1], eps=0.1, contents="22")
+    for command in ("compare", "report"):
+        words = runs if command == "compare" else [runs[0].parent]
+        assert run(command, *words) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert str(other) in line
+        assert line.endswith("[record-other-samples]")
+    write_evaluation(runs[1], eps=0.1, contents="11")
+    assert run("compare", *runs) == 0
+    write_checkpoint(runs[0], threads=2)
+    capsys.readouterr()
+    for command in ("compare", "report"):
+        assert run(command, runs[0]) == 2
+        assert capsys.readouterr().err.endswith("[record-other-weights]\n")
 
 
 def test_help_imports_nothing_heavy() -> None:

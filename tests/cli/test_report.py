@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sihg.cli.main import main
-from tests.report.folders import write_run
+from tests.report.folders import write_checkpoint, write_run
 
 
 def test_a_run_and_a_folder_of_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,6 +50,18 @@ def test_wrong_folders_are_refused_before_anything_is_written(
 def test_watching_and_tensorboard_are_refused_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(write_run(tmp_path / "a")), "--watch", "--tensorboard"]) == 2
     assert "leave out --tensorboard, or --watch" in capsys.readouterr().err
+
+
+def test_a_run_without_its_last_lines_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write_run(tmp_path / "a")
+    write_checkpoint(run)
+    metrics = run / "metrics.csv"
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:-1]))
+    assert main(["report", str(run)]) == 2
+    error = capsys.readouterr().err
+    assert str(metrics) in error
+    assert error.endswith("[table-too-short]\n")
+    assert not (run / "index.html").exists()
 
 
 def test_a_broken_solve_is_a_solve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from sihg.experiments.launcher import Event, Job, JobEnded, JobStarted, Launcher
-from sihg.store.run_folder import locked
+from sihg.store.run_folder import GRID, locked
+from sihg.store.schema import write_json
+from sihg.store.trust import mark_own
 from tests.experiments.grids import CELLS, TINY, CellsHere, results, run, same
 from tests.robust.small import records
 
@@ -32,8 +34,10 @@ def here(monkeypatch: pytest.MonkeyPatch) -> CellsHere:
 
 @pytest.fixture
 def done(whole: Path, tmp_path: Path) -> Path:
-    """A copy of the finished grid."""
-    return Path(shutil.copytree(whole, tmp_path / "g"))
+    """A copy of the finished grid, as if it had been made there."""
+    copy = Path(shutil.copytree(whole, tmp_path / "g"))
+    mark_own(copy, (copy / GRID).read_bytes())
+    return copy
 
 
 def test_the_table_and_the_json_by_hand(done: Path, here: CellsHere, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,9 +90,20 @@ def test_failed_checks_are_printed_and_an_error_fails(
     (path,) = (done / "pgd-s1").glob("evaluation/*.json")
     record = json.loads(path.read_text())
     record["checks"] = [{"name": "ball", "result": level, "message": "a point is outside"}]
-    path.write_text(json.dumps(record))
+    write_json(path, record)
     assert run("reproduce", "digits", *TINY, "--out", done) == code
     assert f"{level} (pgd-s1): a point is outside\n" in capsys.readouterr().err
+
+
+def test_a_grid_of_somebody_else_needs_trust(
+    whole: Path, tmp_path: Path, here: CellsHere, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = Path(shutil.copytree(whole, tmp_path / "g"))
+    for listing in ((), ("--list",)):
+        assert refused(capsys, "digits", *TINY, "--out", copy, *listing).endswith("[foreign-grid]")
+        assert run("reproduce", "digits", *TINY, "--out", copy, *listing, "--trust") == 0
+        capsys.readouterr()
+    assert here.ran == []
 
 
 def test_cells_are_ordinary_runs(done: Path) -> None:
@@ -122,6 +137,7 @@ def test_an_interrupted_grid_continues(
     assert same(results(done), results(whole))
 
 
+@pytest.mark.filterwarnings("ignore::sihg.experiments.grid.RecordWarning")  # of the damage
 def test_a_damaged_record_is_made_again(done: Path, whole: Path, here: CellsHere) -> None:
     (record,) = (done / "pgd-s1").glob("evaluation/*.json")
     record.write_text(record.read_text()[:100])

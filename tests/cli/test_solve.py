@@ -2,6 +2,7 @@
 
 import calendar
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -185,7 +186,7 @@ MISTAKES: list[tuple[str, str, dict[str, object]]] = [
     ("collections:OrderedDict", "problem-type", {"problem": "collections:OrderedDict"}),
     ("--resume /no/such/folder", "record-unreadable", {"path": Path("/no/such/folder/config.json")}),
     ("--resume x ridge", "resume-with-settings", {"name": "problem"}),
-    ("weak-mvi --iterations 3 --out /proc/none/here", "cannot-write-file", {}),
+    ("weak-mvi --iterations 3 --out /proc/none/here", "cannot-write-folder", {}),
 ]
 
 
@@ -292,6 +293,62 @@ def test_damaged_folder_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[s
         assert run("solve", "--resume", str(out), "--iterations", "40") == 2, name
         assert name.rsplit("/", 1)[-1] in capsys.readouterr().err
         (out / name).write_bytes(content)
+
+
+def test_a_changed_number_is_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    assert run("solve", "weak-mvi", "--iterations", "20", "--out", str(out)) == 0
+    for name in ("ssi-hg/trajectory.csv", "ssi-hg/history.json", "ssi-hg/row.json", "summary.json", "field.json"):
+        content = (out / name).read_bytes()
+        place = next(i for i in range(len(content) // 3, len(content)) if chr(content[i]) in "2345678")
+        (out / name).write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        shown = name.startswith(("summary", "field"))
+        words = ["report", str(out)] if shown else ["solve", "--resume", str(out), "--iterations", "40"]
+        assert run(*words) == 2, name
+        (line,) = capsys.readouterr().err.splitlines()[-1:]
+        assert str(out / name) in line
+        assert line.endswith(("[table-line]", "[seal-wrong]"))
+        (out / name).write_bytes(content)
+
+
+def test_a_second_process_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    words = ["solve", "weak-mvi-nonlinear", "--iterations", "1e7", "--record-every", "50", "--out", str(out)]
+    with subprocess.Popen([sys.executable, "-c", SAVE_OFTEN, *words], stderr=subprocess.PIPE, text=True) as process:
+        wait_for(out / "ssi-hg" / "state.safetensors", process)
+        for again in (["solve", "--resume", str(out)], [*words, "--overwrite"]):
+            assert run(*again) == 2
+            (line,) = capsys.readouterr().err.splitlines()
+            assert f"process {process.pid} on " in line
+            assert line.endswith("[folder-in-use]")
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate()
+    assert process.returncode == 130, errors
+    summary = json.loads((out / "summary.json").read_text())
+    total = str(summary["methods"][0]["iterations"] + 10)
+    assert run("solve", "--resume", str(out), "--iterations", total) == 0  # the lock is free again
+
+
+def test_code_in_a_folder_of_somebody_else_needs_trust(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import torch, sihg\n"
+        "from pathlib import Path\n"
+        "def make():\n"
+        "    Path(__file__).with_name('ran').touch()\n"
+        "    return sihg.Problem(lambda w, d, i: d @ w, torch.ones(2), torch.ones(3, 2))\n"
+    )
+    mine, theirs, ran = tmp_path / "mine", tmp_path / "theirs", tmp_path / "ran"
+    assert run("solve", f"{tmp_path / 'mine.py'}:make", "--iterations", "5", "--out", str(mine)) == 0
+    shutil.copytree(mine, theirs)
+    ran.unlink()
+    capsys.readouterr()
+    assert run("solve", "--resume", str(theirs), "--iterations", "10") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("[foreign-code]")
+    assert run("report", str(theirs)) == 0
+    assert not ran.exists()
+    assert run("solve", "--resume", str(theirs), "--iterations", "10", "--trust") == 0
+    assert ran.exists()
 
 
 def test_open_boxes_and_infinite_fields_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
