@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -17,6 +18,7 @@ from sihg.robust.evaluation import partial
 from sihg.robust.evaluation.diagnostics import inspect_model
 from sihg.robust.evaluation.findings import Evaluation
 from sihg.robust.threat import Ball
+from sihg.store.files import sha256_of_file
 from sihg.store.schema import Check, CurveRecord, EvaluationRecord, count_results, read_evaluation
 from tests.refused import refused
 from tests.robust.attacks.trained_models import assert_inside
@@ -59,7 +61,8 @@ def test_a_saved_evaluation_is_read_as_it_was(tmp_path: Path) -> None:
     assert path == tmp_path / "evaluation" / "Sequential_data_natural+pgd-3_eps-0.05_n100_seed2.json"
     record = read_evaluation(path)
     assert isinstance(record, EvaluationRecord)
-    assert record == found.record
+    assert record == msgspec.structs.replace(found.record, files=record.files)
+    assert record.files == {f"{path.stem}.npz": sha256_of_file(path.with_suffix(".npz"))}
     assert (record.samples, record.of, record.seed, record.eps, record.bounds) == (100, 150, 2, EPS, (0.0, 1.0))
     assert (record.checkpoint, record.weights, record.data, record.rule) == ("Sequential", "", "data", "any iterate")
     assert [row.attack for row in record.attacks] == ["natural", "pgd-3", "all"]
@@ -105,7 +108,10 @@ def test_points_are_adversarial_examples(tmp_path: Path) -> None:
     wrong = found["natural"].broken
     assert torch.equal(found.points[wrong], x[wrong])  # the first attack that broke them moved nothing
     found.save(tmp_path, name="a")
-    assert np.array_equal(np.load(tmp_path / "evaluation" / "a.points.npy"), found.points.numpy())
+    home = tmp_path / "evaluation"
+    assert np.array_equal(np.load(home / "a.points.npy"), found.points.numpy())
+    files = read_evaluation(home / "a.json").files
+    assert files == {name: sha256_of_file(home / name) for name in ("a.npz", "a.points.npy")}
     assert sihg.evaluate(healthy(), (x, y), **settings).points is None
 
 
@@ -216,7 +222,8 @@ def test_a_curve_is_what_evaluations_at_its_radii_leave(tmp_path: Path) -> None:
     path = curve.save(tmp_path)
     record = read_evaluation(path)
     assert isinstance(record, CurveRecord)
-    assert record == curve.record
+    assert record == msgspec.structs.replace(curve.record, files=record.files)
+    assert record.files == {f"{path.stem}.npz": sha256_of_file(path.with_suffix(".npz"))}
     assert path.stem == "Sequential_data_pgd-3+noise-1_curve-0-0.1-3"
     (axes,) = curve.plot(tmp_path / "curve.png").axes
     assert (tmp_path / "curve.png").stat().st_size > 1000

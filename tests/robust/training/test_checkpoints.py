@@ -9,7 +9,8 @@ import pytest
 
 from sihg.robust.training import trainer as trainer_module
 from sihg.store import checkpoint as checkpoint_module
-from tests.robust.small import settings, trainer
+from tests.robust.small import STEPS, settings
+from tests.robust.training.trainers import trainer
 
 
 @pytest.mark.parametrize(
@@ -48,17 +49,21 @@ def test_mapped_files_are_flushed_before_the_manifest_is_written(
         calls.append(path.name)
         return write(path, *rest)
 
-    def spy_on_save(*given: Any, **options: Any) -> Path:
-        calls.append("checkpoint")
-        return save(*given, **options)
+    def spy_on_save(folder: Path, name: str, *rest: Any, **options: Any) -> Path:
+        calls.append(name)
+        return save(folder, name, *rest, **options)
 
     monkeypatch.setattr(np.memmap, "flush", spy_on_flush)
     monkeypatch.setattr(checkpoint_module, "_write_durably", spy_on_write)
     monkeypatch.setattr("sihg.robust.training.state.write_checkpoint", spy_on_save)
     trainer(settings(steps=1, epochs=2, memory_files=True, checkpoint_minutes=0), tmp_path).run()
     maps = {"generation0-0000.bin", "generation1-0000.bin"}
-    saved = [number for number, call in enumerate(calls) if call == "checkpoint"]
+    saved = [number for number, call in enumerate(calls) if call.startswith("last-")]
     assert len(saved) > 4
+    twins = [call for call in calls if call.startswith("twin-")]
+    assert twins == [f"twin-{step:08d}" for step in (0, STEPS, 2 * STEPS)]  # at the ends of epochs
+    written = [call for call in calls if "-" in call and call not in maps]
+    assert all(written[written.index(twin) - 1] == twin.replace("twin", "last") for twin in twins)
     for before, number in zip([-1, *saved], saved, strict=False):
         assert maps <= set(calls[before + 1 : number])  # since the checkpoint before
         assert "manifest.json" in calls[number:]

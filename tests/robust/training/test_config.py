@@ -197,8 +197,8 @@ def test_the_saved_config_gives_equal_settings(tmp_path: Path, values: dict[str,
         values = {**values, "schedule.points": [[0, 0], [5, 0.1]]}
     before = Settings().with_values(values)
     folder = RunFolder(tmp_path)
-    folder.write_config(before.as_dict())
-    assert Settings().with_values(from_toml(folder.config)) == before
+    folder.begin(before.as_dict(), threads=1)
+    assert read_run_settings(folder) == before
 
 
 def test_every_setting_has_a_help_text() -> None:
@@ -269,7 +269,7 @@ def test_a_complete_config_says_everything_and_gives_the_same_run(tmp_path: Path
     whole = given.complete()
     assert whole.complete() == whole
     folder = RunFolder(tmp_path)
-    folder.write_config(whole.as_dict(), whole.help_texts())
+    folder.begin(whole.as_dict(), whole.help_texts(), threads=1)
     assert read_settings(folder.config) == whole
     table = from_toml(folder.config)
     assert table["method"].keys() == {"name", *method_fields(method)} - {"eps", "norm", "bounds"}
@@ -289,7 +289,7 @@ def test_a_complete_config_says_everything_and_gives_the_same_run(tmp_path: Path
 
 def test_every_line_of_the_config_is_explained(tmp_path: Path) -> None:
     folder, whole = RunFolder(tmp_path), changed(tau=0.1).complete()
-    folder.write_config(whole.as_dict(), whole.help_texts())
+    folder.begin(whole.as_dict(), whole.help_texts(), threads=1)
     lines = folder.config.read_text().splitlines()
     assert lines[lines.index("epochs = 20") - 1] == "# how often every sample is visited"
     assert lines[lines.index("tau = 0.1") - 1].startswith("# how far from the stored perturbation")
@@ -338,6 +338,6 @@ def test_a_file_may_be_written_like_a_preset(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted(RECORDS.rglob("config.toml")), ids=str)
 def test_the_configs_of_published_runs_still_read(path: Path) -> None:
-    settings = read_run_settings(path)
+    settings = read_run_settings(RunFolder(path.parent))
     table, kept = settings.as_dict(), from_toml(path)
     assert {key: value for key, value in table.items() if key in kept} == kept

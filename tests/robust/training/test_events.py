@@ -18,7 +18,8 @@ from sihg.robust.methods.registry import METHODS
 from sihg.robust.training.events import CheckpointSaved, EpochDone, StepDone, TrainingHistory
 from sihg.robust.training.fit import fit
 from sihg.store.schema import MetricsRow
-from tests.robust.small import STEPS, assert_same, digits, fingerprint, settings, trainer
+from tests.robust.small import STEPS, assert_same, digits, fingerprint, settings
+from tests.robust.training.trainers import trainer
 
 
 @pytest.fixture(autouse=True)

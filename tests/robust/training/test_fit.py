@@ -1,5 +1,6 @@
 """`fit` and `load`: one line from any data and any model to a trained one, and back from its folder."""
 
+import shutil
 from collections import OrderedDict
 from copy import deepcopy
 from pathlib import Path
@@ -13,17 +14,19 @@ from torch.utils.data import Dataset
 from sihg.errors import InputError
 from sihg.robust import models
 from sihg.robust.methods import METHODS
-from sihg.robust.training import fit as module
-from sihg.robust.training.config import Choice, Settings, read_settings
+from sihg.robust.training.config import Choice, read_run_settings, read_settings
 from sihg.robust.training.events import EpochDone, Event
-from sihg.robust.training.fit import fit
+from sihg.robust.training.fit import fit, new_run, resume_run, run_in
 from sihg.robust.training.preflight import prepare
 from sihg.robust.training.trainer import Trainer
 from sihg.robust.training.weights import CheckpointWarning, load
 from sihg.store.files import from_toml
-from sihg.store.run_folder import locked
+from sihg.store.run_folder import RunFolder, locked
+from sihg.store.schema import write_toml
 from tests.refused import refused
 from tests.robust.small import digits, settings
+from tests.robust.training.trainers import begin
+from tests.store.permissions import forbid_listing
 
 QUICK: dict[str, dict[str, Any]] = {
     **{name: {} for name in METHODS},
@@ -110,7 +113,7 @@ def test_settings_reach_the_run(tmp_path: Path) -> None:
         schedule="cosine",
         validation=10,
     )
-    saved = Settings().with_values(from_toml(tmp_path / "run" / "config.toml"))
+    saved = read_run_settings(RunFolder.open(tmp_path / "run"))
     assert saved.method == Choice("pgd", {"steps": 3, "ramp": 0.5, "statistics": "batch"})
     assert (saved.optimizer.name, saved.optimizer.options["lr"], saved.theta) == ("adamw", 0.01, 0.0)
     assert (saved.schedule.name, saved.validation, saved.batch_size) == ("cosine", 10, 40)
@@ -150,7 +153,7 @@ def test_weights_of_a_users_model_need_such_a_model(tmp_path: Path) -> None:
 
 def test_a_run_given_by_its_settings_alone_comes_back(tmp_path: Path) -> None:
     chosen = settings(samples=60, epochs=1, steps=1, model="preact-resnet8", width=1 / 8)
-    folder = module.new_folder(tmp_path, chosen)
+    folder = begin(tmp_path, chosen)
     prepared = prepare(chosen)
     assert (len(prepared.train), prepared.held_out) == (60, None)
     trained = Trainer(prepared, folder).run()
@@ -195,6 +198,108 @@ def test_a_run_that_fails_before_its_first_checkpoint_leaves_no_folder(
     with pytest.raises(RuntimeError, match="a fault"):
         fit(own_model(), Pictures(), out=tmp_path / "run", method="natural", eps=0.1, epochs=1)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_removed_if_it_is_unclear_whether_there_is_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class FaultError(Exception):
+        pass
+
+    def fail(event: Event) -> None:
+        if isinstance(event, EpochDone):
+            forbid_listing(monkeypatch, tmp_path / "run" / "checkpoints")
+            raise FaultError
+
+    with pytest.raises(FaultError):
+        fit(own_model(), Pictures(), out=tmp_path / "run", method="natural", eps=0.1, epochs=2, on_event=fail)
+    monkeypatch.undo()
+    assert (tmp_path / "run" / "config.toml").is_file()
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["last-00000000"]
+
+
+def test_a_run_without_a_checkpoint_is_not_removed_if_its_folder_was_moved(tmp_path: Path) -> None:
+    folder, other = tmp_path / "run", tmp_path / "other"
+    other.mkdir()
+    (other / "config.toml").write_text("not ours")
+
+    class FaultError(Exception):
+        pass
+
+    def swap() -> None:
+        with new_run(folder, settings()):
+            folder.rename(tmp_path / "moved")
+            other.rename(folder)
+            raise FaultError
+
+    with pytest.raises(FaultError):
+        swap()
+    assert (folder / "config.toml").read_text() == "not ours"
+    assert (tmp_path / "moved" / "config.toml").is_file()
+
+
+def test_overwrite_refuses_files_of_somebody_else(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"method": "natural", "eps": 0.1, "epochs": 1}
+    fit(own_model(), Pictures(), out=tmp_path, **options)
+    (tmp_path / "evaluation").mkdir()
+    for name in ("evaluation/notes.txt", "checkpoints/thesis.tex", "notes.txt"):
+        (tmp_path / name).write_text("mine")
+        before = {path for path in tmp_path.rglob("*") if path.name != ".lock"}
+        with refused("foreign-file"):
+            fit(own_model(), Pictures(), out=tmp_path, overwrite=True, **options)
+        assert {path for path in tmp_path.rglob("*") if path.name != ".lock"} == before
+        (tmp_path / name).unlink()
+    assert fit(own_model(), Pictures(), out=tmp_path, overwrite=True, **options).finished
+
+
+def test_a_changed_config_is_not_the_one_of_the_checkpoint(tmp_path: Path) -> None:
+    fit(own_model(), Pictures(), method="natural", eps=0.1, out=tmp_path, epochs=1)
+    folder = RunFolder.open(tmp_path)
+    text = folder.config.read_text()
+    folder.config.write_text(text.replace("eps = 0.1", "eps = 0.3"))
+    with refused("seal-wrong", path=folder.config):
+        load(tmp_path, model=own_model())
+    table = {key: value for key, value in from_toml(folder.config).items() if key != "format"}
+    write_toml(folder.config, table)  # with a right seal
+    with refused("resume-other-settings", differences={"eps": (0.1, 0.3)}):
+        load(tmp_path, model=own_model())
+    folder.config.write_text(text)
+    load(tmp_path, model=own_model())
+
+
+def test_a_copy_names_no_code_without_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nets.py").write_text(
+        "from pathlib import Path\nfrom torch import nn\n\n\ndef make(shape, classes):\n"
+        "    Path('ran').touch()\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    chosen = settings(samples=60, epochs=2, method="natural", width=1, model="nets.py:make")
+    run_in(tmp_path / "run", prepare(chosen))
+    shutil.copytree("run", "copy")
+    Path("ran").unlink()
+    for act in (load, resume_run):
+        with refused("foreign-code", folder=Path("copy"), settings=Path("copy/config.toml")):
+            act("copy")
+    with refused("foreign-code"):
+        read_settings(Path("copy/config.toml"))
+    assert not Path("ran").exists()
+    assert resume_run("copy", trust=True).finished
+    for options in ({"trust": True}, {"model": nn.Sequential(nn.Flatten(), nn.Linear(64, 10))}):
+        assert not load("copy", **options).training
+    Path("run").rename("moved")
+    assert not load("moved").training
+
+
+def test_another_number_of_threads_is_named(tmp_path: Path) -> None:
+    common: dict[str, Any] = {"method": "natural", "eps": 0.1, "epochs": 1, "out": tmp_path}
+    fit(own_model(), Pictures(), **common)
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    try:
+        with pytest.warns(CheckpointWarning, match=f"computed with {before} threads and continues with {before + 1}"):
+            fit(own_model(), Pictures(), **common, resume=True)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_memory_files_live_in_the_folder(tmp_path: Path) -> None:

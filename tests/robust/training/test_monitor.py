@@ -6,7 +6,8 @@ from torch import nn
 
 from sihg.robust.training.events import ONE_CLASS_SHARE, Event, WarningRaised, check_epoch
 from sihg.store.schema import MetricsRow, MonitorState
-from tests.robust.small import settings, trainer
+from tests.robust.small import settings
+from tests.robust.training.trainers import trainer
 
 
 def row(epoch: int = 2, **values: float | None) -> MetricsRow:

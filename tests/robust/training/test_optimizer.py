@@ -13,7 +13,8 @@ from sihg.parse import Value
 from sihg.robust.training.optimizer import TrainingOptimizer, build_optimizer
 from sihg.robust.training.schedules import Constant, Cosine, Cyclic
 from tests.refused import refused
-from tests.robust.small import STEPS, settings, trainer
+from tests.robust.small import STEPS, settings
+from tests.robust.training.trainers import trainer
 
 
 class One(nn.Module):

@@ -22,7 +22,8 @@ from sihg.robust.training.trainer import Trainer
 from sihg.store.checkpoint import write_checkpoint
 from sihg.store.run_folder import RunFolder
 from tests.refused import refused
-from tests.robust.small import STEPS, assert_same, digits, fingerprint, settings, trainer
+from tests.robust.small import STEPS, assert_same, digits, fingerprint, settings
+from tests.robust.training.trainers import trainer
 
 BN = {"model": "preact-resnet8", "width": 1 / 8}
 CASES: dict[str, dict[str, Any]] = {
@@ -283,7 +284,20 @@ def test_memory_files_fall_back_as_far_as_they_reach(tmp_path: Path) -> None:
     run.resume()
     with pytest.raises(KilledError):
         run.run(kill_at(("step", 2 * STEPS + 1)))
-    flip_a_bit(checkpoints(path)[-1] / "weights.safetensors")
+    newest = checkpoints(path)[-1]
+    twin = path / "checkpoints" / newest.name.replace("last", "twin")
+    assert [p.name for p in (path / "checkpoints").glob("twin-*")] == [twin.name]  # only the newest is of use
+    shutil.copytree(path, tmp_path / "both damaged")
+    flip_a_bit(newest / "weights.safetensors")
+    second = trainer(chosen, path, again=True)
+    (skipped,) = second.resume()
+    assert skipped.startswith(f"{newest.name}: weights.safetensors")
+    second.run()
+    assert_same(fingerprint(second), fingerprint(whole))
+
+    path = tmp_path / "both damaged"
+    for name in (newest.name, twin.name):
+        flip_a_bit(path / "checkpoints" / name / "weights.safetensors")
     with refused("memory-overwritten", epoch=1):
         trainer(chosen, path, again=True).resume()
 

@@ -1,5 +1,6 @@
 """The trainer: what a run leaves behind, its best checkpoint, accumulation, and runs that leave the numbers."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,16 @@ from sihg.robust.data.samples import Samples, as_samples
 from sihg.robust.methods import MSIHG
 from sihg.robust.threat import Ball
 from sihg.robust.training.events import CheckpointSaved, EpochDone, Event, StepDone
+from sihg.robust.training.fit import resume_in, run_in
 from sihg.robust.training.preflight import preflight, split_off
 from sihg.robust.training.trainer import Trainer
 from sihg.robust.training.weights import load
-from sihg.store.checkpoint import newest_checkpoint, verify_checkpoint
+from sihg.store.checkpoint import newest_checkpoint, read_checkpoint, verify_checkpoint
 from sihg.store.schema import MEMORY_COLUMNS, METRICS_COLUMNS
 from sihg.store.tables import read_json_lines, read_table
 from tests.refused import refused
-from tests.robust.small import STEPS, N, digits, fingerprint, settings, trainer
+from tests.robust.small import STEPS, N, digits, fingerprint, settings
+from tests.robust.training.trainers import begin, trainer
 
 
 @pytest.fixture(autouse=True)
@@ -278,6 +281,120 @@ def test_a_huge_learning_rate_is_named_with_its_remedy(tmp_path: Path, method: s
         assert torch.isfinite(run.method.memory.read(torch.arange(run.method.memory.n), run.progress.epoch + 1)).all()
     assert trainer(chosen, tmp_path, again=True).resume() == []
     assert verify_checkpoint(checkpoint.path) == []
+
+
+OVERFLOWS: dict[str, dict[str, Any]] = {
+    "weight decay": {"lr": 3e38, "weight_decay": 0.5},
+    "adam without eps": {"optimizer": {"name": "adam", "lr": 0.05, "eps": 0.0}},  # 0 / 0 for pixels that are 0
+    "the last step of all": {"lr": 3e38, "weight_decay": 100.0, "epochs": 1, "batch_size": 100},
+    "the last step of all, averaged": {"lr": 3e38, "weight_decay": 100.0, "epochs": 1, "batch_size": 100, "ema": 0.5},
+}
+
+
+@pytest.mark.parametrize("values", OVERFLOWS.values(), ids=list(OVERFLOWS))
+@pytest.mark.parametrize("validation", [0, 20])
+@pytest.mark.parametrize("minutes", [0, 60])
+def test_weights_that_overflow_are_never_kept(
+    tmp_path: Path, values: dict[str, Any], validation: int, minutes: float
+) -> None:
+    held = {"validation": validation, "evaluate_with": "pgd-1"}
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    run = trainer(settings(method="natural", checkpoint_minutes=minutes, **held, **values), tmp_path, model=model)
+    with refused("training-diverged"):
+        run.run()
+    folders = [path for path in (tmp_path / "checkpoints").iterdir() if path.name.startswith(("last", "best"))]
+    assert folders
+    for path in folders:
+        for group in read_checkpoint(path).tensors.values():
+            assert [name for name, t in group.items() if not bool(torch.isfinite(t).all())] == []
+    assert read_table(tmp_path / "metrics.csv", sealed=True) == []
+
+
+def test_the_state_of_the_optimiser_is_never_kept_if_it_is_not_finite(tmp_path: Path) -> None:
+    run = trainer(settings(method="natural", epochs=1), tmp_path)
+
+    def spoil(event: Event) -> None:
+        if isinstance(event, StepDone) and event.step == STEPS:
+            next(iter(run.optimizer.inner.state.values()))["momentum_buffer"][...] = torch.inf
+
+    with refused("training-diverged"):
+        run.run(spoil)
+    checkpoint, _ = newest_checkpoint(tmp_path / "checkpoints", "last")
+    assert checkpoint.path.name == "last-00000000"
+
+
+def test_a_model_may_hold_infinities_of_its_own(tmp_path: Path) -> None:
+    """Such as a mask of an attention, which training does not change."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    model.register_buffer("mask", torch.full((2,), -torch.inf))
+    assert trainer(settings(method="natural", epochs=1), tmp_path, model=model).run().finished
+
+
+# ---- the folder
+
+
+@pytest.mark.parametrize("moment", [StepDone, EpochDone])
+def test_a_folder_that_is_moved_ends_the_training(tmp_path: Path, moment: type) -> None:
+    folder, moved = tmp_path / "run", tmp_path / "moved"
+    chosen = settings(method="natural", epochs=2, checkpoint_minutes=0)
+    prepared = trainer(chosen).prepared
+
+    def move(event: Event) -> None:
+        if isinstance(event, moment) and folder.exists():
+            folder.rename(moved)
+
+    with refused("folder-moved", path=folder):
+        run_in(folder, prepared, on_event=move)
+    assert not folder.exists()
+    kept, _ = newest_checkpoint(moved / "checkpoints", "last")
+    assert kept.path.name == f"last-{0 if moment is StepDone else STEPS - 1:08d}"
+    assert resume_in(moved, trainer(chosen).prepared).finished
+
+
+def test_another_folder_in_the_place_of_the_run_gets_no_files(tmp_path: Path) -> None:
+    folder, moved = tmp_path / "run", tmp_path / "moved"
+
+    def swap(event: Event) -> None:
+        if isinstance(event, EpochDone):
+            folder.rename(moved)
+            folder.mkdir()
+            (folder / "thesis.tex").write_text("years of work")
+
+    with refused("folder-moved", path=folder):
+        run_in(folder, trainer(settings(method="natural", epochs=2)).prepared, on_event=swap)
+    assert [path.name for path in folder.iterdir()] == ["thesis.tex"]
+    assert (moved / "config.toml").is_file()
+
+
+@pytest.mark.parametrize("name", ["metrics.csv", "log.jsonl", "memory.csv"])
+@pytest.mark.parametrize("kind", ["link", "hard link"])
+def test_a_table_that_is_also_another_file_is_not_written(tmp_path: Path, name: str, kind: str) -> None:
+    chosen, path = settings(steps=1, epochs=2), tmp_path / "run"
+    trainer(chosen, path).run()
+    other = tmp_path / "other"
+    (path / name).rename(other)
+    if kind == "link":
+        (path / name).symlink_to(other)
+    else:
+        (path / name).hardlink_to(other)
+    before = other.read_bytes()
+    shutil.rmtree(path / "checkpoints" / f"last-{2 * STEPS:08d}")  # the last epoch is trained again
+    with refused("linked-file", path=path / name):
+        again = trainer(chosen, path, again=True)
+        again.resume()
+        again.run()
+    assert other.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "evaluation", "memory"])
+def test_a_folder_of_the_run_that_is_a_link_is_refused(tmp_path: Path, name: str) -> None:
+    chosen, path = settings(steps=1, epochs=1), tmp_path / "run"
+    begin(path, chosen)
+    (tmp_path / "elsewhere").mkdir()
+    (path / name).symlink_to(tmp_path / "elsewhere")
+    with refused("linked-folder", path=path / name):
+        trainer(chosen, path, again=True)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 @pytest.mark.parametrize("method", ["msi-hg", "free", "dat", "trades", "natural", "fast"])

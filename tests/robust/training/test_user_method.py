@@ -45,9 +45,11 @@ class Momentum(AdversarialMethod):
     decay: float = setting(0.5, "of the averaged gradient", least=0, below=1)
     columns: ClassVar[tuple[str, ...]] = ("gradient_norm",)
 
-    def bind(self, samples, *, dtype="int8", folder=None):
+    def bind(self, samples, *, dtype="int8", folder=None, resuming=False):
         self.average = torch.zeros(len(samples), *samples.shape)  # one row per training sample
-        self.memory = PerturbationMemory(len(samples), samples.shape, self.eps, dtype=dtype, folder=folder)
+        self.memory = PerturbationMemory(
+            len(samples), samples.shape, self.eps, dtype=dtype, folder=folder, existing=resuming
+        )
 
     def step(self, model: nn.Module, batch, optimizer: Optimizer) -> Log:
         if os.environ.get("KILL_AT") == str(batch.step):

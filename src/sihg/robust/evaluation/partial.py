@@ -126,10 +126,10 @@ class PartialResults:
 
     def write(self) -> None:
         """Bring the files up to date."""
-        self.flush()
         if self.path is None:
             return
         self._check_folder()
+        self.flush()
         scalars = {key: {name: getattr(found, name) for name in SCALARS} for key, found in self._outcomes.items()}
         arrays = {
             f"{key}/{name}": getattr(found, name).numpy() for key, found in self._outcomes.items() for name in ARRAYS
@@ -142,13 +142,20 @@ class PartialResults:
         """Remove the file of outcomes, since the record is written; points stay."""
         self.flush()
         if self.path is not None:
-            self.path.unlink(missing_ok=True)
+            try:
+                self.path.unlink(missing_ok=True)
+            except OSError as error:  # the record is there; what remains is not used again
+                message = f"{self.path} cannot be removed ({error.strerror or error}): remove it yourself"
+                warnings.warn(message, EvaluationWarning, stacklevel=2)
 
     def flush(self) -> None:
         """Bring the points to the disk, with the name of their file."""
         if isinstance(self._points, np.memmap) and self.points_path is not None:
-            self._points.flush()
-            sync_folder(self.points_path.parent)
+            try:
+                self._points.flush()
+                sync_folder(self.points_path.parent)
+            except OSError as error:
+                raise InputError("cannot-write-points", path=self.points_path, error=error) from error
 
     def _check_folder(self) -> None:
         if self._handle is not None:
@@ -220,5 +227,7 @@ def _map_points(path: Path) -> np.memmap[tuple[int, ...], np.dtype[np.floating]]
     try:
         os.close(open_in_place(path))
         return np.lib.format.open_memmap(path, mode="r+")
+    except InputError:
+        raise
     except (OSError, ValueError) as error:
         raise InputError("cannot-write-points", path=path, error=error) from error

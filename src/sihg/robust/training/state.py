@@ -181,24 +181,24 @@ class TrainingState:
             state = json.loads(record_text(BestState(row=row, data=self._data, settings=settings)))
             write_checkpoint(self.folder.checkpoints, f"best-{row.step:08d}", weights, state, keep=1)
 
-    def restore(self) -> tuple[bool, list[str]]:
-        """Go back to the newest valid checkpoint.
+    def find(self) -> tuple[Checkpoint | None, list[str]]:
+        """Return the newest valid checkpoint, which is of these settings and this data.
 
         Returns:
-            Whether there was one (a run that ended before its first checkpoint starts again), and which newer ones were
+            The checkpoint (None if the run ended before its first one, and starts again), and which newer ones were
             skipped, with the reasons.
         """
         if self.folder is None:
             raise InputError("resume-folder")
         if not has_checkpoint(self.folder) and not read_table(self.folder.metrics, sealed=True):
-            return False, []
+            return None, []
         checkpoint, skipped = newest_checkpoint(self.folder.checkpoints, "last", twin=TWIN)
-        self._load(checkpoint)
-        return True, [f"{other.name}: {other.reason}" for other in skipped]
+        self._check_same_run(_run_state(checkpoint), checkpoint.path)
+        return checkpoint, [f"{other.name}: {other.reason}" for other in skipped]
 
-    def _load(self, checkpoint: Checkpoint) -> None:
-        state = convert_record(checkpoint.state, RunState, checkpoint.path, "resume from another checkpoint")
-        self._check_same_run(state, checkpoint.path)
+    def load(self, checkpoint: Checkpoint) -> None:
+        """Go back to a checkpoint that was found."""
+        state = _run_state(checkpoint)
         if (now := torch.get_num_threads()) != state.threads:
             warnings.warn(
                 f"the run was computed with {state.threads} threads and continues with {now}: results repeat bit by "
@@ -245,6 +245,10 @@ class TrainingState:
 def has_checkpoint(folder: RunFolder) -> bool:
     """Return whether a run has a checkpoint, damaged or not; raise InputError if that cannot be told."""
     return bool(checkpoint_names(folder.checkpoints, "last"))
+
+
+def _run_state(checkpoint: Checkpoint) -> RunState:
+    return convert_record(checkpoint.state, RunState, checkpoint.path, "resume from another checkpoint")
 
 
 def _not_finite(tensors: Mapping[str, Tensor]) -> list[str]:

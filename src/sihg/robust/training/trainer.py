@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -25,7 +26,7 @@ from sihg.robust.training.events import (
 )
 from sihg.robust.training.optimizer import diverged
 from sihg.robust.training.preflight import PreparedTraining
-from sihg.robust.training.state import TrainingState, has_checkpoint
+from sihg.robust.training.state import TrainingState
 from sihg.store.run_folder import FolderHandle, RunFolder
 from sihg.store.schema import MetricsRow, Progress
 
@@ -69,16 +70,20 @@ class Trainer:
 
     def resume(self) -> list[str]:
         """Go back to the newest valid checkpoint of the folder; return the names of damaged ones, with reasons."""
-        self._bind(resuming=self.folder is not None and has_checkpoint(self.folder))
-        found, skipped = self.state.restore()
-        self._saved_epoch = self.progress.epoch if found else None
+        checkpoint, skipped = self.state.find()
+        self._bind(resuming=checkpoint is not None)
+        if checkpoint is not None:
+            self.state.load(checkpoint)
+            self._saved_epoch = self.progress.epoch
         return skipped
 
     def _bind(self, *, resuming: bool) -> None:
         """Let the method make what it keeps per sample, or open it again."""
         in_files = self.folder is not None and self.prepared.settings.memory_files
-        folder = self.folder.memory if self.folder is not None and in_files else None
-        self.method.bind(self.prepared.train, dtype=self.prepared.memory_dtype, folder=folder, resuming=resuming)
+        files: dict[str, Any] = {}  # in RAM there is nothing to open again: a user's method need not know `resuming`
+        if self.folder is not None and in_files:
+            files = {"folder": self.folder.memory, "resuming": resuming}
+        self.method.bind(self.prepared.train, dtype=self.prepared.memory_dtype, **files)
         self._is_bound = True
 
     def run(self, on_event: OnEvent | None = None) -> Trained:
