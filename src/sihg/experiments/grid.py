@@ -12,9 +12,8 @@ import msgspec
 from sihg.errors import InputError
 from sihg.parse import MAX_NAME_BYTES, file_name
 from sihg.robust.training.config import Settings
-from sihg.robust.training.fit import new_folder
 from sihg.store import schema
-from sihg.store.files import list_names, make_parents, status
+from sihg.store.files import list_names, make_parents, status, write_bytes
 from sihg.store.manifest import newest_manifest
 from sihg.store.run_folder import GRID, LOCK_NAME, OUTPUT, RunFolder, locked
 from sihg.store.schema import EvaluationRecord, GridConfig, MetricsRow
@@ -52,6 +51,8 @@ class Cell:
 
     def begin(self, threads: int, data_dir: Path | None = None) -> None:
         """Make the run folder for the cell's process, unless there is one already."""
+        from sihg.robust.training.fit import new_folder  # imports torch
+
         if status(RunFolder(self.folder).config) is None:
             new_folder(self.folder, self.settings, threads=threads, data_dir=data_dir)  # refuses other files
 
@@ -193,8 +194,9 @@ class Grid:
             if before is not None:
                 config = msgspec.structs.replace(config, methods={**before.methods, **config.methods})
             if config != before:
-                schema.write_grid_config(path, config)
-                mark_own(self.folder, path.read_bytes())
+                content = schema.grid_config_bytes(config)
+                mark_own(self.folder, content)
+                write_bytes(path, content)
             yield
 
     def _config(self) -> GridConfig:

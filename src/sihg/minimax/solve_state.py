@@ -14,7 +14,8 @@ from sihg.minimax.solvers import METHODS, AnyMethod, method_name
 from sihg.minimax.solvers.base import State
 from sihg.minimax.step_sizes import StepSizes
 from sihg.store.files import read_regular, write_bytes
-from sihg.store.seal import NO_SUM, check_seal, seal
+from sihg.store.schema import FORMAT, check_sealed
+from sihg.store.seal import NO_SUM, seal
 
 MAX_STATE_BYTES = 2**36
 
@@ -91,8 +92,7 @@ class SolveState:
         """Read a saved state; nothing is unpickled, and a changed bit is an error."""
         try:
             data = read_regular(path, MAX_STATE_BYTES)
-            if (state := check_seal(data)) != "good":
-                raise InputError(f"seal-{state}", path=path)
+            check_sealed(Path(path), data, FORMAT)
             tensors = load(data)
             header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
             about = json.loads(header["__metadata__"]["sihg"])
