@@ -1,11 +1,14 @@
 """`sihg evaluate` as people use it."""
 
+import errno
 import json
 import math
+import os
 import shutil
 import warnings
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +25,7 @@ from sihg.robust.evaluation.evaluate_run import EvaluationRequest, find_targets,
 from sihg.robust.evaluation.findings import Z95, wilson
 from sihg.robust.gradients import device_of
 from sihg.robust.training.weights import load
+from tests.store.edits import edit_config
 
 TINY = ("--epochs", "1", "--samples", "200", "--validation", "20", "--steps", "2", "--width", "1/4")
 
@@ -120,12 +124,18 @@ def test_checkpoints_of_one_run_have_a_row_each(done: Path, capsys: pytest.Captu
 
 
 def test_a_result_is_shown_when_its_record_cannot_be_kept(
-    done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full, other = tmp_path / "full", tmp_path / "other"
+    full, other, original = tmp_path / "full", tmp_path / "other", os.replace
     for copy in (full, other):
         shutil.copytree(done, copy, ignore=shutil.ignore_patterns("evaluation"))
-    (full / "evaluation").write_text("in the way")
+
+    def replace(source: Any, target: Any) -> None:
+        if full in Path(target).parents:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        original(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
     words = ("--attacks", "natural", "--samples", "30")
     assert run("evaluate", full, *words, "--json") == 2
     captured = capsys.readouterr()
@@ -146,8 +156,7 @@ def test_what_was_evaluated_is_shown_when_the_next_one_fails(
 ) -> None:
     other = tmp_path / "other"
     shutil.copytree(done, other)
-    config = (other / "config.toml").read_text()
-    (other / "config.toml").write_text(config.replace('data = "digits"', 'data = "npz:nowhere.npz"'))
+    edit_config(other, {"data": "npz:nowhere.npz"})
     assert run("evaluate", done, other, "--attacks", "natural", "--samples", "30") == 2
     captured = capsys.readouterr()
     assert "30 samples of digits" in captured.out
@@ -155,12 +164,46 @@ def test_what_was_evaluated_is_shown_when_the_next_one_fails(
     assert captured.err.splitlines()[-1].startswith("sihg: error: no file nowhere.npz")
 
 
+@pytest.mark.parametrize("what", ["a file", "a link"])
+def test_a_folder_of_records_that_is_elsewhere_is_refused_at_once(
+    done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(done, copy, ignore=shutil.ignore_patterns("evaluation"))
+    if what == "a file":
+        (copy / "evaluation").write_text("in the way")
+    else:
+        (tmp_path / "elsewhere").mkdir()
+        (copy / "evaluation").symlink_to(tmp_path / "elsewhere")
+    assert run("evaluate", copy, "--attacks", "natural", "--samples", "30") == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert f"{copy / 'evaluation'} is a link or a file" in captured.err
+    assert not list(tmp_path.glob("elsewhere/*"))
+
+
+def test_other_settings_than_the_checkpoints_are_refused(
+    done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(done, copy)
+    words = ("evaluate", copy, "--attacks", "natural", "--samples", "30")
+    config = (copy / "config.toml").read_bytes()
+    (copy / "config.toml").write_bytes(config.replace(b"eps = 0.25", b"eps = 0.01"))
+    assert run(*words) == 2
+    assert "config.toml was changed after sihg wrote it" in capsys.readouterr().err
+    for checkpoint in ("last", "best"):
+        edit_config(copy, {"eps": 0.01})
+        assert run(*words, "--checkpoint", checkpoint) == 2
+        assert "is of a run with eps = 0.25 (here 0.01)" in capsys.readouterr().err
+    (copy / "config.toml").write_bytes(config)
+    assert run(*words) == 0
+
+
 def test_the_device_may_be_another(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(done, copy, ignore=shutil.ignore_patterns("evaluation"))
-    config = (copy / "config.toml").read_text()
-    assert 'device = "cpu"' in config
-    (copy / "config.toml").write_text(config.replace('device = "cpu"', 'device = "nowhere"'))
+    edit_config(copy, {"device": "nowhere"})
     words = ("evaluate", copy, "--attacks", "natural", "--samples", "30")
     assert run(*words) == 2
     assert "device 'nowhere' cannot be used here" in capsys.readouterr().err

@@ -25,6 +25,7 @@ from sihg.robust.attacks import PGD, Transfer
 from sihg.robust.attacks import runner as cascade
 from sihg.robust.evaluation import partial
 from sihg.robust.training.weights import load
+from sihg.store.schema import read_json
 from tests.robust.attacks.trained_models import assert_inside
 from tests.robust.small import without_seconds
 
@@ -89,7 +90,7 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> Cut:
 
 def record(folder: Path, name: str = NAME) -> tuple[Any, dict[str, Any]]:
     """What is kept of an evaluation, but for the time it took."""
-    kept = json.loads((folder / "evaluation" / f"{name}.json").read_text())
+    kept = read_json(folder / "evaluation" / f"{name}.json", "")
     kept["checks"] = [one for one in kept["checks"] if one["name"] not in BUDGETED]
     kept["attacks"] = [without_seconds(row) for row in kept["attacks"]]
     for own in ("weights", "environment"):
@@ -172,10 +173,14 @@ def test_damaged_findings_are_told_of(a: Path, whole: Any, capsys: pytest.Captur
 def test_a_full_disk_does_not_end_an_evaluation(
     a: Path, whole: Any, cut: Cut, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    original = os.replace
 
-    monkeypatch.setattr(np, "savez", full)
+    def full(source: Any, target: Any) -> None:
+        if str(target).endswith(".partial.npz"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        original(source, target)
+
+    monkeypatch.setattr(os, "replace", full)
     assert run("evaluate", a, "--attacks", ATTACKS) == 0
     captured = capsys.readouterr()
     assert captured.err.count("No space left on device") == 1

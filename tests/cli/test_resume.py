@@ -4,14 +4,19 @@ import json
 import shutil
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
+import torch
 
 from sihg.cli.main import main
 from sihg.errors import InputError
 from sihg.robust.training.config import Settings
 from sihg.robust.training.fit import new_folder
 from sihg.store.checkpoint import read_checkpoint
+from sihg.store.run_folder import RunFolder
+from sihg.store.schema import write_record
+from tests.store.edits import edit_config
 
 TINY = ("--epochs", "2", "--samples", "100", "--validation", "20", "--steps", "2", "--width", "1/4", "--threads", "1")
 
@@ -62,11 +67,60 @@ def test_killed_before_the_first_checkpoint(done: Path, capsys: pytest.CaptureFi
 
 
 def test_threads(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    about = json.loads((done / "environment.json").read_text())
-    assert about["threads"] == 1
-    (done / "environment.json").write_text(json.dumps({**about, "threads": 3000}))
-    assert run("resume", done, "--threads", "1") == 0
-    assert "began with 3000 threads and continues with 1" in capsys.readouterr().err
+    assert json.loads((done / "environment.json").read_text())["threads"] == 1
+    assert run("resume", done, "--threads", "2") == 0
+    assert "computed with 1 threads and continues with 2" in capsys.readouterr().err
+
+
+def test_a_run_continues_with_the_threads_of_its_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also if it began with others."""
+    out, here = tmp_path / "run", torch.get_num_threads()
+    assert run("train", "--out", out, *TINY, "--threads", here + 1) == 0
+    last = max(out.glob("checkpoints/last-*"))
+    assert read_checkpoint(last).state["threads"] == here + 1
+    environment = RunFolder(out).read_environment()
+    assert environment.threads == here + 1
+    write_record(out / "environment.json", msgspec.structs.replace(environment, threads=here + 2))
+    expected = weights(out)
+    shutil.rmtree(last)
+    capsys.readouterr()
+    assert run("resume", out) == 0
+    assert "threads" not in capsys.readouterr().err
+    assert read_checkpoint(last).state["threads"] == here + 1
+    assert weights(out) == expected
+    assert torch.get_num_threads() == here
+
+
+def test_a_run_without_a_checkpoint_continues_with_the_threads_of_its_beginning(done: Path) -> None:
+    for name in ("checkpoints", "metrics.csv", "log.jsonl", "memory.csv"):
+        path = done / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    environment = RunFolder(done).read_environment()
+    write_record(done / "environment.json", msgspec.structs.replace(environment, threads=2))
+    assert run("resume", done) == 0
+    assert read_checkpoint(max(done.glob("checkpoints/last-*"))).state["threads"] == 2
+
+
+def test_code_that_a_copy_names_does_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "nets.py").write_text(
+        "from pathlib import Path\nfrom torch import nn\n\n\ndef make(shape, classes):\n"
+        "    Path('ran').touch()\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    words = ("--method", "natural", "--model", "nets.py:make", "--epochs", "1", "--samples", "60")
+    assert run("train", "--out", "run", *words, "--validation", "0") == 0
+    assert run("resume", "run") == 0
+    shutil.copytree("run", "copy")
+    Path("ran").unlink()
+    capsys.readouterr()
+    for command in ("resume", "evaluate"):
+        assert run(command, "copy") == 2
+        assert "nets.py:make" in capsys.readouterr().err
+    assert not Path("ran").exists()
+    assert run("resume", "copy", "--trust") == 0
+    assert Path("ran").exists()
 
 
 def test_mistakes(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,8 +138,11 @@ def test_mistakes(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     config = (done / "config.toml").read_text()
     (done / "config.toml").write_text(config.replace("lr = 0.05", "lr = 0.5"))
     assert run("resume", done) == 2
+    assert "config.toml was changed after sihg wrote it" in capsys.readouterr().err
+    edit_config(done, {"optimizer.lr": 0.5})
+    assert run("resume", done) == 2
     assert "is of a run with optimizer.lr = 0.05 (here 0.5): give the same settings" in capsys.readouterr().err
-    (done / "config.toml").write_text("epochs = 2\nepsilon = 1\n")
+    edit_config(done, {"epsilon": 1})
     assert run("resume", done) == 2
     assert "config.toml: unknown setting 'epsilon'" in capsys.readouterr().err
     (done / "config.toml").write_text("epochs = ")
@@ -96,8 +153,18 @@ def test_mistakes(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize("command", ["resume", "evaluate"])
 def test_settings_cut_short_are_not_filled_up(done: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     config = (done / "config.toml").read_text()
-    end = config.index("# name and options of the learning rate's schedule")
-    for kept, message in (("", "has no [method]"), (config[:end], "has no [schedule]"), (config[:-1], "within a line")):
+    section = "# name and options of the learning rate's schedule"
+    for kept, message in (
+        ("", "has lost the sum"),
+        (config[: config.index(section)], "has lost the sum"),
+        (config[:-1], "was changed after sihg wrote it"),
+    ):
+        (done / "config.toml").write_text(kept)
+        assert run(command, done) == 2
+        assert message in capsys.readouterr().err
+    # As the first versions wrote it, without a format and a sum.
+    config = config[: config.index("\n# sha256-of-this-file")].replace("format = 2\n", "")
+    for kept, message in ((config[: config.index(section)], "has no [schedule]"), (config[:-1], "within a line")):
         (done / "config.toml").write_text(kept)
         assert run(command, done) == 2
         error = capsys.readouterr().err
@@ -131,7 +198,7 @@ def test_the_data_folder_is_remembered(done: Path, tmp_path: Path, monkeypatch: 
     """Of published data; the digits come with a package and are nowhere."""
     assert "data_folder" not in json.loads((done / "environment.json").read_text())
     (tmp_path / "data").mkdir()
-    new_folder(tmp_path / "mnist", Settings(data="mnist"), data_dir=tmp_path / "data")
+    new_folder(tmp_path / "mnist", Settings(data="mnist"), threads=1, data_dir=tmp_path / "data")
     asked: list[object] = []
 
     def prepare(_settings: Settings, *, data_dir: Path | None, **_: object) -> None:

@@ -17,6 +17,7 @@ from sihg.cli.train import TrainingOutput
 from sihg.robust.methods import METHODS, method_fields
 from sihg.robust.training.config import OptimizerOptions, Settings, read_preset, read_presets
 from sihg.robust.training.events import Event, StepDone
+from sihg.store.checkpoint import read_checkpoint
 from sihg.store.run_folder import locked
 from sihg.store.tables import read_table
 
@@ -239,6 +240,39 @@ def test_numbers_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str
     kept = said.partition("the last good checkpoint is kept: ")[2].partition(" [")[0]
     assert (Path(kept) / "manifest.json").is_file()
     assert Path(kept).parent == out / "checkpoints"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--lr", "3e38", "--weight-decay", "0.5"),
+        ("--optimizer", "adam", "--set", "optimizer.eps=0.0", "--method", "natural"),
+        ("--lr", "3e38", "--weight-decay", "100", "--batch-size", "80"),  # only at the last step
+    ],
+)
+def test_weights_that_overflow_are_an_error_and_not_kept(
+    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = words if "--method" in words else (*words, "--steps", "2")
+    sizes = ("--epochs", "1", "--samples", "80", "--width", "1/4", "--validation", "0")
+    assert run("train", "--out", tmp_path, *sizes, *own) != 0
+    assert "the last good checkpoint is kept" in capsys.readouterr().err
+    found = list((tmp_path / "checkpoints").iterdir())
+    assert found
+    for path in found:
+        for group in read_checkpoint(path).tensors.values():
+            assert all(bool(torch.isfinite(tensor).all()) for tensor in group.values())
+
+
+@pytest.mark.parametrize("name", ["evaluation/notes.txt", "checkpoints/weights.pt"])
+def test_overwrite_leaves_files_of_somebody_else(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("train", "--out", tmp_path, *TINY) == 0
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    before = {path for path in tmp_path.rglob("*") if path.is_file()}
+    capsys.readouterr()
+    assert name in refused(capsys, "train", "--out", tmp_path, "--overwrite", *TINY)
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -33,7 +33,7 @@ class KilledError(Exception):
 
 def trained_with_a_kill(settings: Settings, folder: Path, at: int) -> Trained:
     """Train, break off without warning after step `at`, and resume from what the folder has."""
-    run = new_folder(folder, settings)
+    run = new_folder(folder, settings, threads=torch.get_num_threads())
 
     def stop(event: Event) -> None:
         if isinstance(event, StepDone) and event.step == at:
@@ -91,7 +91,8 @@ def test_cifar10_takes_two_steps_at_full_width(tmp_path: Path) -> None:
     settings = read_preset("cifar10").with_values(
         {"samples": 200, "validation": 0, "epochs": 1, "schedule": "constant"}
     )
-    trainer = Trainer(prepare(settings, data_dir=FOLDER), new_folder(tmp_path, settings))
+    folder = new_folder(tmp_path, settings, threads=torch.get_num_threads())
+    trainer = Trainer(prepare(settings, data_dir=FOLDER), folder)
     before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
     result = trainer.run()
     assert result.history[-1].step == 2

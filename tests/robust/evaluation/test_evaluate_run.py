@@ -10,10 +10,11 @@ from sihg.cli.main import main
 from sihg.robust.attacks import runner
 from sihg.robust.attacks.registry import plan_attacks
 from sihg.robust.evaluation import EvaluationWarning, partial
-from sihg.robust.evaluation.evaluate_run import find_targets
+from sihg.robust.evaluation.evaluate_run import find_targets, prepare
 from sihg.robust.threat import Ball
 from sihg.store.schema import CurveRecord, read_evaluation
 from tests.refused import refused
+from tests.store.edits import edit_config
 
 REQUEST = sihg.EvaluationRequest(attacks=("natural", "pgd-2"), samples=60)
 NAME = "last_test_natural+pgd-2_n60"
@@ -47,6 +48,25 @@ def test_a_run_is_evaluated_as_by_the_command(run: Path, tmp_path: Path) -> None
     assert not isinstance(command, CurveRecord)
     assert [row.broken for row in command.attacks] == [row.broken for row in record.attacks]
     assert (command.sha256, command.eps) == (record.sha256, record.eps)
+
+
+def test_a_run_that_was_moved_gets_no_record(run: Path, tmp_path: Path) -> None:
+    (target,) = find_targets([run], REQUEST)
+    prepared = prepare(target)
+    result = prepared.run()
+    run.rename(tmp_path / "moved")
+    with refused("folder-moved", path=run):
+        prepared.save(result)
+    assert not run.exists()
+    assert not (tmp_path / "moved" / "evaluation").exists()
+
+
+def test_settings_that_are_not_the_checkpoints_are_refused(run: Path) -> None:
+    edit_config(run, {"eps": 0.01})
+    with refused("resume-other-settings") as caught:
+        sihg.evaluate_run(run, REQUEST)
+    assert list(caught.value.values["differences"]) == ["eps"]  # type: ignore[call-overload]
+    assert not (run / "evaluation").exists()
 
 
 def test_an_interrupted_run_continues(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
