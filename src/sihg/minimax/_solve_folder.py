@@ -9,7 +9,7 @@ import msgspec
 from sihg.errors import InputError
 from sihg.minimax.history import History
 from sihg.minimax.solve_state import SolveState
-from sihg.store.files import list_names, status, write_text
+from sihg.store.files import list_names, status, temporary_of, write_text
 from sihg.store.run_folder import LOCK_NAME
 from sihg.store.schema import (
     SolveConfig,
@@ -35,7 +35,7 @@ class SolveFolder:
 
     def check_free(self) -> None:
         """Raise InputError if the folder holds files."""
-        names = [name for name in list_names(self.path) if name not in (LOCK_NAME, OWNER)]
+        names = [name for name in list_names(self.path) if name not in (LOCK_NAME, OWNER) and not temporary_of(name)]
         if "config.json" in names:
             raise InputError("solve-folder-used", path=self.path)
         if names:
@@ -45,7 +45,11 @@ class SolveFolder:
         """Remove the states of an earlier solve, and write the settings."""
         for name in config.methods:
             for file in ("state.safetensors", "history.json", "row.json"):
-                (self.path / name / file).unlink(missing_ok=True)
+                try:
+                    (self.path / name / file).unlink(missing_ok=True)
+                except OSError as error:
+                    reason = error.strerror or error
+                    raise InputError("cannot-write-file", path=self.path / name / file, reason=reason) from error
         self.write_config(config)
 
     def write_config(self, config: SolveConfig) -> None:

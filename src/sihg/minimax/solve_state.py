@@ -14,8 +14,7 @@ from sihg.minimax.solvers import METHODS, AnyMethod, method_name
 from sihg.minimax.solvers.base import State
 from sihg.minimax.step_sizes import StepSizes
 from sihg.store.files import read_regular, write_bytes
-from sihg.store.schema import FORMAT, check_sealed
-from sihg.store.seal import NO_SUM, seal
+from sihg.store.seal import NO_SUM, require_seal, seal
 
 MAX_STATE_BYTES = 2**36
 
@@ -92,7 +91,7 @@ class SolveState:
         """Read a saved state; nothing is unpickled, and a changed bit is an error."""
         try:
             data = read_regular(path, MAX_STATE_BYTES)
-            check_sealed(Path(path), data, FORMAT)
+            require_seal(Path(path), data)
             tensors = load(data)
             header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
             about = json.loads(header["__metadata__"]["sihg"])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from sihg.errors import InputError
 from sihg.store.files import read_regular, write_bytes
-from sihg.store.seal import NO_SUM, check_seal, seal
+from sihg.store.seal import NO_SUM, require_seal, seal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -84,9 +84,7 @@ def read_arrays(
     path = Path(path)
     try:
         data = read_regular(path, limit)
-        state = check_seal(data, key)
-        if state == "wrong" or (sealed and state == "missing"):
-            raise InputError("seal-wrong" if state == "wrong" else "seal-missing", path=path)
+        require_seal(path, data, sealed=sealed, key=key)
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             return _load(archive, path, names, limit)
     except InputError:

@@ -3,7 +3,9 @@
 import datetime
 import errno
 import hashlib
+import io
 import os
+import re
 import secrets
 import stat
 import tempfile
@@ -19,6 +21,7 @@ from sihg.errors import InputError
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 MAX_TEXT_BYTES = 2**28  # of a record, a table or a log; larger files are refused before they are read
+_TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}", re.DOTALL)  # a file that is being written
 MAX_TOML_BYTES = 2**22
 _TOML_TYPES = (str, int, float, datetime.date, datetime.time)  # bool is an int, datetime a date
 
@@ -74,6 +77,12 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
             temporary.unlink(missing_ok=True)
 
 
+def temporary_of(name: str) -> str | None:
+    """Return the name of the file whose writing was cut short and left a file of this name; None for other names."""
+    found = _TEMPORARY.fullmatch(name)
+    return None if found is None else found["name"]
+
+
 def sync_folder(folder: Path) -> None:
     """Return when the names in a folder are on the disk; without this a power cut can undo a rename."""
     if os.name == "nt":  # folders cannot be opened there
@@ -119,21 +128,26 @@ def read_regular(path: str | Path, limit: int = MAX_TEXT_BYTES) -> bytes:
         >>> read_regular(write_text("a.txt", "eps"))
         b'eps'
     """
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    found = os.fstat(handle)
-    if not stat.S_ISREG(found.st_mode):  # before fdopen, which raises for a folder and leaves it open
-        os.close(handle)
-        raise InputError("not-a-regular-file", path=path)
-    with os.fdopen(handle, "rb") as file:
+    with _open_regular(path) as file:
+        found = os.fstat(file.fileno())
         if found.st_size > limit:
             raise InputError("file-too-large", path=path, bytes=found.st_size, limit=limit)
         return file.read(found.st_size)  # not what is appended meanwhile
 
 
 def sha256_of_file(path: str | Path) -> str:
-    """Return the SHA-256 of a file's content."""
-    with Path(path).open("rb") as file:
+    """Return the SHA-256 of a regular file's content."""
+    with _open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _open_regular(path: str | Path) -> io.BufferedReader:
+    """Open a regular file for reading; opening a pipe would wait for its writer."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(handle).st_mode):  # before fdopen, which raises for a folder and leaves it open
+        os.close(handle)
+        raise InputError("not-a-regular-file", path=path)
+    return os.fdopen(handle, "rb")
 
 
 def open_in_place(path: str | Path, flags: int = 0) -> int:

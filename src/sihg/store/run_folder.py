@@ -2,7 +2,6 @@
 
 import os
 import platform
-import re
 import shlex
 import shutil
 import stat
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from sihg.errors import InputError
-from sihg.store.files import list_names, make_parents, status, write_bytes
+from sihg.store.files import list_names, make_parents, status, temporary_of, write_bytes
 from sihg.store.manifest import newest_manifest
 from sihg.store.schema import Environment, read_record, toml_bytes, write_record
 from sihg.store.trust import OWNER, is_own, mark_own
@@ -21,7 +20,6 @@ from sihg.store.trust import OWNER, is_own, mark_own
 LOCK_NAME = ".lock"
 GRID = "grid.toml"  # the settings of a folder of runs that `sihg reproduce` made
 OUTPUT = "output.log"  # what a grid's process prints; exists before the run does
-_TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}", re.DOTALL)  # of a file that is being written
 _ENDINGS = {  # of the files in the folders of a run
     "checkpoints": (".safetensors", "manifest.json"),
     "evaluation": (".json", ".npz", ".npy", ".svg", ".png"),
@@ -155,8 +153,7 @@ class RunFolder:
         return [] if set(present) <= {OWNER, self.environment.name} else present
 
     def _is_leftover(self, name: str) -> bool:
-        found = _TEMPORARY.fullmatch(name)
-        return found is not None and found["name"] in self.NAMES
+        return temporary_of(name) in self.NAMES
 
     def _make_room(self, *, overwrite: bool) -> None:
         if status(self.config) is None:
@@ -179,7 +176,7 @@ class RunFolder:
             return
         for folder, _, files in os.walk(path, onerror=_raise):
             for name in files:
-                if not name.endswith(endings) and not _TEMPORARY.fullmatch(name):
+                if not name.endswith(endings) and temporary_of(name) is None:
                     raise InputError("foreign-file", path=self.path, name=Path(folder, name).relative_to(self.path))
 
     def __repr__(self) -> str:
@@ -264,7 +261,7 @@ def locked(folder: str | Path) -> Iterator[FolderHandle]:
 
     Args:
         folder: An existing folder.
-    Returns:
+    Yields:
         The folder's handle, which also notices that the lock file was removed or replaced.
     Raises:
         InUseError: If another process, or another block of this one, holds the lock.

@@ -16,7 +16,7 @@ import msgspec
 from sihg.errors import InputError
 from sihg.parse import Value
 from sihg.store.files import from_toml, read_regular, to_toml, write_bytes
-from sihg.store.seal import NO_SUM, check_seal, seal
+from sihg.store.seal import NO_SUM, require_seal, seal
 from sihg.store.tables import Mark
 
 FORMAT = 2  # of every record that this version writes
@@ -421,18 +421,9 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         why = getattr(error, "strerror", None) or error
         raise InputError("record-unreadable", path=path, why=why, remedy=remedy) from error
-    check_sealed(path, data, content.get("format", 1))
+    require_seal(path, data, sealed=content.get("format", 1) != 1)
     content.pop("seal", None)
     return content
-
-
-def check_sealed(path: Path, data: bytes, layout: object) -> None:
-    """Raise InputError for a wrong seal, or for none in a file whose format has one."""
-    state = check_seal(data)
-    if state == "wrong":
-        raise InputError("seal-wrong", path=path)
-    if state == "missing" and layout != 1:
-        raise InputError("seal-missing", path=path)
 
 
 def write_toml(path: Path, table: Mapping[str, object], comments: Mapping[str, str] | None = None) -> Path:
@@ -448,7 +439,8 @@ def toml_bytes(table: Mapping[str, object], comments: Mapping[str, str] | None =
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file of a folder of results and check its seal; the format stays in the table."""
     table = from_toml(path)
-    check_sealed(path, read_regular(path), table.get("format", 1 if table else None))  # no version wrote an empty file
+    # Without a seal only a file of format 1 is read; no version wrote an empty file.
+    require_seal(path, read_regular(path), sealed=table.get("format", 1 if table else None) != 1)
     return table
 
 
@@ -468,12 +460,12 @@ def read_grid_config(path: Path) -> GridConfig:
     return convert_record(table, GridConfig, path, "restore the file")
 
 
-def write_grid_config(path: Path, config: GridConfig) -> Path:
-    """Write grid.toml."""
+def grid_config_bytes(config: GridConfig) -> bytes:
+    """Return the content of grid.toml."""
     about = "The settings of the runs here. `sihg reproduce` may add methods and seeds, and changes nothing else."
     table = msgspec.to_builtins(config)
     table["methods"] = {name: nest_settings(settings) for name, settings in config.methods.items()}
-    return write_toml(path, table, {"format": about})
+    return toml_bytes(table, {"format": about})
 
 
 # ---- settings by dotted name

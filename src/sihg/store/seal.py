@@ -8,7 +8,10 @@ It is the sum of the file with zeros in the place of the digits. With a key, it 
 import hashlib
 import hmac
 import re
+from pathlib import Path
 from typing import Literal
+
+from sihg.errors import InputError
 
 MARK = b"sha256-of-this-file:"
 NO_SUM = "sha256-of-this-file:" + "0" * 64  # what a writer puts in the place of the seal
@@ -40,6 +43,22 @@ def check_seal(data: bytes, key: bytes | None = None) -> State:
         return "missing"
     unsealed = data[: found.start(1)] + b"0" * 64 + data[found.end(1) :]
     return "good" if hmac.compare_digest(found[1], _sum(unsealed, key)) else "wrong"
+
+
+def require_seal(path: Path, data: bytes, *, sealed: bool = True, key: bytes | None = None) -> None:
+    """Raise InputError unless a file's data carries the right seal; without `sealed` it may carry none.
+
+    Args:
+        path: The file, for the message.
+        data: Its content.
+        sealed: Whether a missing seal is an error too.
+        key: The key that the seal was made with.
+    """
+    state = check_seal(data, key)
+    if state == "wrong":
+        raise InputError("seal-wrong", path=path)
+    if state == "missing" and sealed:
+        raise InputError("seal-missing", path=path)
 
 
 def _sum(data: bytes, key: bytes | None) -> bytes:

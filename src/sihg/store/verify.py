@@ -16,8 +16,8 @@ from sihg.store.arrays import reseal_arrays
 from sihg.store.files import list_names, read_regular, sha256_of_file, status, write_bytes
 from sihg.store.manifest import find_checkpoint, newest_manifest, read_file, read_manifest
 from sihg.store.run_folder import locked
-from sihg.store.schema import check_sealed, read_json, write_json
-from sihg.store.seal import MARK, NO_SUM, check_seal, seal
+from sihg.store.schema import read_json, write_json
+from sihg.store.seal import MARK, NO_SUM, check_seal, require_seal, seal
 from sihg.store.tables import Mark, read_json_lines, read_table, reseal_log, reseal_table
 
 ACCEPTED = "accepted.json"  # sums of tables that were edited on purpose after a checkpoint was made
@@ -115,7 +115,7 @@ def _result(path: Path) -> Result:
         content = read_json(path, "restore the file")
         _check_beside(path, content.get("files", {}))
     elif path.suffix != ".npz" or not path.name.endswith(".partial.npz"):  # sealed with the user's key
-        check_sealed(path, data, 1)
+        require_seal(path, data, sealed=False)
     return "good" if check_seal(data) != "missing" else "no sum"
 
 

@@ -125,13 +125,12 @@ class PreparedEvaluation:
             return []
         if self.handle is not None:
             self.handle.check()
-        files = result.write(self.target.home, self.target.name)
         if self.target.gallery is not None:
             try:
                 save_gallery(self.target.gallery, self.task, result.outcomes)
             except InputError as error:
                 warnings.warn(f"the gallery is not kept: {error}", EvaluationWarning, stacklevel=2)
-        return files
+        return result.write(self.target.home, self.target.name)  # last: the record says that all is there
 
 
 def evaluate_run(
