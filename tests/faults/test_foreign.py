@@ -39,9 +39,10 @@ def attack(model, x, y):
 def problem():
     return zoo.get("ridge").problem
 """
-TINY = (
-    "--data digits --method pgd --steps 1 --samples 60 --validation 10 --epochs 1 --batch-size 20 --width 0.25".split()
-)
+TINY = [
+    *("--data", "digits", "--method", "pgd", "--steps", "1", "--samples", "60", "--validation", "10"),
+    *("--epochs", "1", "--batch-size", "20", "--width", "0.25"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +175,7 @@ def record_partial(run: Path) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[
     """Interrupt an evaluation, and return what it left."""
     from sihg.store.trust import user_key
 
-    def stop(attack: str, done: int, total: int) -> None:
+    def stop(attack: str, done: int, _total: int) -> None:
         if attack == "fgsm" and done:
             raise KeyboardInterrupt
 
@@ -228,7 +229,7 @@ def test_folders_that_are_links_are_refused(made: Path, tmp_path: Path, name: st
     assert main(["resume", str(run)]) == 2
     if name == "evaluation":
         assert main(["evaluate", str(run), "--samples", "10", "--attacks", "natural"]) == 2
-    assert os.listdir(victim) == ["last-00000001"]
+    assert [path.name for path in victim.iterdir()] == ["last-00000001"]
 
 
 @pytest.mark.parametrize("reader", ["evaluate", "resume", "report", "compare", "check"])
@@ -249,7 +250,7 @@ def test_a_foreign_grid_does_not_count(tmp_path: Path) -> None:
     assert main([*words, "--out", str(tmp_path / "copy"), "--trust"]) == 0
 
 
-def test_weights_are_never_unpickled(made: Path, tmp_path: Path, ran: Path) -> None:
+def test_weights_are_never_unpickled(tmp_path: Path, ran: Path) -> None:
     class Planted:
         def __reduce__(self) -> tuple[object, ...]:
             return Path.write_text, (ran, "ran")

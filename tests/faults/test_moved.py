@@ -65,19 +65,31 @@ def at(step: int, kind: type[Event], act: Act, out: Path) -> Callable[[Event], N
 MOMENTS = [(1, StepDone), (2, CheckpointSaved), (6, StepDone), (STEPS, EpochDone), (3 * STEPS, EpochDone)]
 
 
+@pytest.fixture(scope="module")
+def wanted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    return fit(tmp_path_factory.mktemp("undisturbed") / "run")
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    return fit(tmp_path_factory.mktemp("other") / "run", seed=7)
+
+
+Weights = dict[str, torch.Tensor]
+
+
 @pytest.mark.parametrize("in_files", [False, True])
 @pytest.mark.parametrize(("step", "kind"), MOMENTS)
 @pytest.mark.parametrize("act", [move, remove, replace, remove_lock])
 def test_training_stops_and_mixes_nothing(
-    tmp_path: Path, act: Act, step: int, kind: type[Event], *, in_files: bool
+    tmp_path: Path, wanted: Weights, other: Weights, act: Act, step: int, kind: type[Event], *, in_files: bool
 ) -> None:
-    wanted, out = fit(tmp_path / "undisturbed", memory_files=in_files), tmp_path / "run"
+    out = tmp_path / "run"
     with refused("folder-moved", path=out):
         fit(out, at(step, kind, act, out), memory_files=in_files)
     if act is remove:
         assert not out.exists()  # not made anew
     if act is replace:
-        other = fit(tmp_path / "other", seed=7)
         found = sihg.load(out, model=nn.Sequential(nn.Flatten(), nn.Linear(9, 2))).state_dict()
         assert all(torch.equal(found[name], other[name]) for name in other)
         assert [row["epoch"] for row in read_table(out / "metrics.csv", sealed=True)] == ["1", "2", "3"]

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sihg.cli.common import add_common, add_logger, print_warnings, use_threads
+from sihg.cli.common import add_common, add_logger, add_trust, print_warnings, use_threads
 from sihg.cli.setting_flags import add_settings_arguments, read_settings_arguments
 from sihg.cli.terminal import Bar, format_table, say, show
 from sihg.errors import InputError, NotFiniteError
@@ -47,6 +47,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier run in RUN")
     add_common(parser)
     add_logger(parser)
+    add_trust(parser)
     add_settings_arguments(parser)
     parser.set_defaults(run=run)
 
@@ -56,7 +57,8 @@ def run(args: argparse.Namespace) -> int:
     from sihg.robust.training.fit import check_free, run_in
     from sihg.robust.training.preflight import prepare
 
-    settings = choose_settings(args.preset, read_settings_arguments(args), config=args.config).complete()
+    given = read_settings_arguments(args)
+    settings = choose_settings(args.preset, given, config=args.config, trust=args.trust).complete()
     if args.out is None:
         raise InputError("out-missing")
     folder = check_free(args.out, overwrite=args.overwrite)
@@ -72,7 +74,9 @@ def run(args: argparse.Namespace) -> int:
     return print_result(trained, folder, settings, as_json=args.json)
 
 
-def choose_settings(preset: str | None, given: Mapping[str, str], *, config: Path | None = None) -> "Settings":
+def choose_settings(
+    preset: str | None, given: Mapping[str, str], *, config: Path | None = None, trust: bool = False
+) -> "Settings":
     """Return the settings of the config or the preset (default: the preset of the data), changed by those given."""
     from sihg.robust.training.config import Settings, read_preset, read_presets, read_settings
     from sihg.store.files import from_toml
@@ -81,7 +85,7 @@ def choose_settings(preset: str | None, given: Mapping[str, str], *, config: Pat
         raise InputError("preset-and-config", preset=preset, config=config)
     method, base = given.get("method"), preset or given.get("data") or Settings().data
     if config:
-        settings = read_settings(config, method)
+        settings = read_settings(config, method, trust=trust)
         say(f"settings: {config}")
         if ":" in given.get("data", settings.data) and "eps" not in given.keys() | from_toml(config).keys():
             raise InputError("config-without-eps", config=config)
