@@ -9,7 +9,7 @@ from tests.faults.child import run_in_child
 from tests.faults.tally import Tally, spread
 from tests.faults.workloads import Bench, Workload, benches
 
-FEW, MORE = 30, 54  # points in `make test`, quick and slow
+FEW, MORE = 30, 42  # points in `make test`, quick and slow
 
 
 def run(points: int | None) -> Tally:

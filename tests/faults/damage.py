@@ -29,7 +29,7 @@ from tests.faults.child import Ended, run_in_child
 from tests.faults.tally import Tally, spread
 from tests.faults.workloads import RUN, SMALL, TRAIN, Result, digest, scrub, workshop
 
-FEW, MORE = 60, 90  # points in `make test`, quick and slow
+FEW, MORE = 60, 80  # points in `make test`, quick and slow
 LONG = 1500  # points: 1,000 flips and 500 cuts
 ATTACKS = "natural,pgd-3"  # of the evaluation that is interrupted
 STOP_AT = 3  # the step after which a training is interrupted

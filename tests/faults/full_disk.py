@@ -12,7 +12,7 @@ from tests.faults.crashes import count_calls
 from tests.faults.tally import Tally, spread
 from tests.faults.workloads import Bench, Workload, benches, differences
 
-FEW, MORE = 30, 54  # points in `make test`, quick and slow
+FEW, MORE = 30, 42  # points in `make test`, quick and slow
 TAKES_SPACE = ("open", "write", "mkdir", "posix_fallocate", "truncate", "ftruncate")
 NEEDS_PERMISSION = ("open", "mkdir", "replace", "rename", "unlink", "rmdir", "truncate")
 

@@ -15,7 +15,7 @@ from tests.faults.shadow import Shadow, losses
 from tests.faults.tally import Tally, spread
 from tests.faults.workloads import Bench, Workload, announced, benches, differences, newest_step
 
-FEW, MORE = 30, 54  # points in `make test`, quick and slow
+FEW, MORE = 30, 42  # points in `make test`, quick and slow
 Cut = tuple[int, str]  # the number of the next call, and what is lost
 
 
