@@ -12,8 +12,10 @@ import torch
 
 import sihg
 from sihg.cli.main import main
+from sihg.robust.evaluation import EvaluationRequest, evaluate_run
 from sihg.store.arrays import read_arrays, write_arrays
-from sihg.store.schema import from_toml, read_json, write_json, write_toml
+from sihg.store.files import from_toml
+from sihg.store.schema import read_json, write_json, write_toml
 from tests.refused import refused
 
 PLANTED = """
@@ -149,7 +151,7 @@ def test_the_data_folder_of_a_foreign_run_is_not_used(
     plant_setting(run, "data", "mnist")
     monkeypatch.setenv("SIHG_DATA", str(tmp_path / "users-own"))
     with refused("data-missing", folder=tmp_path / "users-own"):
-        sihg.robust.evaluation.evaluate_run(run)
+        evaluate_run(run)
 
 
 def test_planted_verdicts_are_not_used(made: Path, tmp_path: Path) -> None:
@@ -164,8 +166,8 @@ def test_planted_verdicts_are_not_used(made: Path, tmp_path: Path) -> None:
     path = run / "evaluation" / f"{name}.partial.npz"
     write_arrays(path, {**planted, "text": np.array(json.dumps(about))})  # its sum is right, but not by the user's key
     with pytest.warns(UserWarning, match="not written by you"):
-        found = sihg.robust.evaluation.evaluate_run(
-            run, sihg.robust.evaluation.EvaluationRequest("natural,fgsm", samples=20)
+        found = evaluate_run(
+            run, EvaluationRequest("natural,fgsm", samples=20)
         )
     rows = [(row["attack"], row["accuracy"]) for row in honest]
     assert [(row.attack, row.accuracy) for row in found.rows()] == rows
@@ -179,11 +181,11 @@ def record_partial(run: Path) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[
         if attack == "fgsm" and done:
             raise KeyboardInterrupt
 
-    request = sihg.robust.evaluation.EvaluationRequest("natural,fgsm", samples=20)
+    request = EvaluationRequest("natural,fgsm", samples=20)
     with pytest.raises(KeyboardInterrupt):
-        sihg.robust.evaluation.evaluate_run(run, request, progress=stop)
+        evaluate_run(run, request, progress=stop)
     (path,) = (run / "evaluation").glob("*.partial.npz")
-    return read_arrays(path, key=user_key())  # type: ignore[return-value]
+    return read_arrays(path, key=user_key())
 
 
 def symlink(victim: Path, path: Path) -> None:

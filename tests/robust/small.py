@@ -6,15 +6,13 @@ from typing import Any
 
 import msgspec
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from sihg.robust import data, models
+from sihg.robust import data
 from sihg.robust.data.samples import Samples
 from sihg.robust.memory import PerturbationMemory
 from sihg.robust.training.config import Settings
-from sihg.robust.training.fit import new_folder
 from sihg.robust.training.optimizer import flatten_state
-from sihg.robust.training.preflight import preflight, split_off
 from sihg.robust.training.trainer import Trainer
 from sihg.store.run_folder import RunFolder
 from sihg.store.tables import read_json_lines, read_table
@@ -30,21 +28,6 @@ def digits(n: int = N) -> Samples:
 def settings(**values: Any) -> Settings:
     small = {"epochs": 3, "batch_size": 32, "width": 0.25, "method": "msi-hg"}
     return Settings().with_values({**small, **values})
-
-
-def trainer(
-    chosen: Settings,
-    path: Path | None = None,
-    *,
-    again: bool = False,
-    model: nn.Module | None = None,
-) -> Trainer:
-    """A trainer on digits; `again` opens the folder and starts from other weights, which a checkpoint must replace."""
-    folder = None if path is None else RunFolder.open(path) if again else new_folder(path, chosen)
-    train, held = split_off(digits(), chosen)
-    if model is None:
-        model = models.build(chosen.model, train.shape, 10, width=chosen.width, seed=chosen.seed + again)
-    return Trainer(preflight(model, train, chosen, held), folder)
 
 
 def fingerprint(run: Trainer) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def test_a_mark_of_somebody_else_is_foreign(tmp_path: Path, state: Path, monkeyp
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other user"))
     assert not may_name_code(folder.path)
     monkeypatch.setenv("XDG_STATE_HOME", str(state))
-    for content in (b"", b"0" * 64, b"\xff" * 64, (folder.path / OWNER).read_bytes() + b"\n", b"0" * 10_000):
+    for content in (b"", b"0" * 64, b"\xff" * 64, (folder.path / OWNER).read_bytes() + b"0", b"0" * 10_000):
         before = (folder.path / OWNER).read_bytes()
         (folder.path / OWNER).write_bytes(content)
         assert not may_name_code(folder.path)

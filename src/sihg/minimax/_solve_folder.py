@@ -9,13 +9,14 @@ import msgspec
 from sihg.errors import InputError
 from sihg.minimax.history import History
 from sihg.minimax.solve_state import SolveState
-from sihg.store.files import list_names, status, temporary_of, write_text
+from sihg.store.files import list_names, status, temporary_of, write_bytes, write_text
 from sihg.store.run_folder import LOCK_NAME
 from sihg.store.schema import (
     SolveConfig,
     SolveField,
     SolveRow,
     SolveSummary,
+    json_bytes,
     read_record,
     record_text,
     write_record,
@@ -53,9 +54,10 @@ class SolveFolder:
         self.write_config(config)
 
     def write_config(self, config: SolveConfig) -> None:
-        """Write config.json, and mark the folder as the user's own."""
-        path = write_record(self.path / "config.json", config)
-        mark_own(self.path, path.read_bytes())
+        """Mark the folder as the user's own, and write config.json."""
+        content = json_bytes(msgspec.to_builtins(config))
+        mark_own(self.path, content)
+        write_bytes(self.path / "config.json", content)
 
     def read_config(self, *, trust: bool) -> SolveConfig:
         """Read config.json; a foreign folder may name a problem in a file only with `trust`."""

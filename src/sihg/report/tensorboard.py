@@ -5,9 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from sihg.errors import InputError
-from sihg.report.read.runs import folder_name, run_folders
-from sihg.store.run_folder import RunFolder
-from sihg.store.tables import read_table
+from sihg.report.read.runs import folder_name, read_run, run_folders
 
 
 def write_events(folder: Path) -> list[Path]:
@@ -25,12 +23,9 @@ def write_events(folder: Path) -> list[Path]:
 def _write(writer: Any, run: Path, out: Path) -> Path:
     for old in out.glob("events.out.tfevents.*"):
         old.unlink()
-    metrics = RunFolder(run).metrics
-    rows = read_table(metrics) if metrics.is_file() else []
     with writer(str(out)) as events:
-        for row in rows:
-            step, seconds = int(row["step"]), float(row["seconds"] or 0)
-            for name, value in row.items():
-                if name != "step" and value:
-                    events.add_scalar(name, float(value), step, walltime=seconds)
+        for row in read_run(run).rows:
+            for name, value in row.cells().items():
+                if name != "step" and value is not None:
+                    events.add_scalar(name, float(value), row.step, walltime=row.seconds or 0.0)
     return out

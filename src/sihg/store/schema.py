@@ -405,8 +405,13 @@ def record_text(record: msgspec.Struct) -> str:
 
 def write_json(path: Path, content: Mapping[str, object]) -> Path:
     """Write a JSON object with its format and its seal, whole or not at all."""
+    return write_bytes(path, json_bytes(content))
+
+
+def json_bytes(content: Mapping[str, object]) -> bytes:
+    """Return what `write_json` writes."""
     text = json.dumps({"format": FORMAT, **content, "seal": NO_SUM}, indent=1, allow_nan=False) + "\n"
-    return write_bytes(path, seal(text.encode()))
+    return seal(text.encode())
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:

@@ -36,20 +36,24 @@ def user_key() -> bytes | None:
 
 
 def mark_own(folder: Path, settings: bytes) -> None:
-    """Write the mark of a folder that has, or is about to get, these settings; without a key there is none."""
+    """Write the mark of a folder that is about to get these settings; without a key there is none.
+
+    The mark of the settings so far stays beside it: a kill may come before the new settings are written.
+    """
     key = user_key()
     if key is not None:
-        write_bytes(folder / OWNER, _mark(key, folder, settings).encode())
+        before = _read_marks(folder)[:1]
+        write_bytes(folder / OWNER, b"\n".join([_mark(key, folder, settings), *before]))
 
 
 def is_own(folder: Path, settings: Path) -> bool:
     """Return whether this user's own command made the folder with the settings in this file."""
     try:
-        key, found = user_key(), read_regular(folder / OWNER, MAX_OWNER_BYTES)
-        content = read_regular(settings)
-        return key is not None and hmac.compare_digest(found, _mark(key, folder, content).encode())
+        key, content = user_key(), read_regular(settings)
+        mark = b"" if key is None else _mark(key, folder, content)
     except (OSError, InputError):
         return False
+    return bool(mark) and any(hmac.compare_digest(found, mark) for found in _read_marks(folder))
 
 
 def check_code(folder: Path, settings: Path, named: Mapping[str, str], *, trust: bool) -> None:
@@ -66,9 +70,16 @@ def check_code(folder: Path, settings: Path, named: Mapping[str, str], *, trust:
         raise InputError("foreign-code", folder=folder, code=code, settings=settings)
 
 
-def _mark(key: bytes, folder: Path, settings: bytes) -> str:
+def _read_marks(folder: Path) -> list[bytes]:
+    try:
+        return read_regular(folder / OWNER, MAX_OWNER_BYTES).split(b"\n")
+    except (OSError, InputError):
+        return []
+
+
+def _mark(key: bytes, folder: Path, settings: bytes) -> bytes:
     about = f"sihg folder {folder.stat().st_ino} {hashlib.sha256(settings).hexdigest()}"
-    return hmac.new(key, about.encode(), hashlib.sha256).hexdigest()
+    return hmac.new(key, about.encode(), hashlib.sha256).hexdigest().encode()
 
 
 def _key_path() -> Path | None:

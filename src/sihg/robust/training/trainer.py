@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 
@@ -79,11 +78,9 @@ class Trainer:
 
     def _bind(self, *, resuming: bool) -> None:
         """Let the method make what it keeps per sample, or open it again."""
-        in_files = self.folder is not None and self.prepared.settings.memory_files
-        files: dict[str, Any] = {}  # in RAM there is nothing to open again: a user's method need not know `resuming`
-        if self.folder is not None and in_files:
-            files = {"folder": self.folder.memory, "resuming": resuming}
-        self.method.bind(self.prepared.train, dtype=self.prepared.memory_dtype, **files)
+        prepared = self.prepared
+        folder = self.folder.memory if self.folder is not None and prepared.settings.memory_files else None
+        self.method.bind(prepared.train, dtype=prepared.memory_dtype, folder=folder, resuming=resuming)
         self._is_bound = True
 
     def run(self, on_event: OnEvent | None = None) -> Trained:
