@@ -12,6 +12,7 @@ from sihg.report.read.palette import LOOKS, OTHERS, TRAINING, look, looks
 from sihg.report.read.runs import first_gallery, folder_name, group_trials, read_memory, read_run, run_folders
 from sihg.report.training_report import report_training
 from sihg.store.run_folder import RunFolder
+from sihg.store.schema import write_toml
 from sihg.store.tables import table_text
 from tests.refused import refused
 from tests.report.folders import (
@@ -60,7 +61,7 @@ HALF: dict[str, Damage] = {
     "a torn row": _metrics("epoch,step,natural,robust,passes", "1,26,0.5,0.2,6", torn="2,52,0."),
     "other columns": _metrics("epoch,step,more", "1,26,2"),
     "not finite": _metrics("epoch,step,accuracy,natural,robust,passes", "1,26,nan,inf,,6"),
-    "no settings": _file("config.toml", ""),
+    "no settings": lambda run: write_toml(run / "config.toml", {}),
     "strange settings": _file("config.toml", 'eps = [1]\nepochs = "y"\nmethod = 3\nd = 1979-05-27'),
 }
 
@@ -164,6 +165,11 @@ def test_a_sum_that_is_gone_is_noticed(tmp_path: Path) -> None:
         with refused("seal-missing", path=file):
             read_run(run)
         file.write_text(before)
+    config = (run / "config.toml").read_text()
+    (run / "config.toml").write_text("")
+    with refused("seal-missing", path=run / "config.toml"):
+        read_run(run)
+    (run / "config.toml").write_text(config)
     metrics = run / "metrics.csv"
     metrics.write_text("".join(f"{line.rpartition(',')[0]}\n" for line in metrics.read_text().splitlines()))
     with refused("table-line", path=metrics, line=1):
