@@ -166,9 +166,7 @@ def test_planted_verdicts_are_not_used(made: Path, tmp_path: Path) -> None:
     path = run / "evaluation" / f"{name}.partial.npz"
     write_arrays(path, {**planted, "text": np.array(json.dumps(about))})  # its sum is right, but not by the user's key
     with pytest.warns(UserWarning, match="not written by you"):
-        found = evaluate_run(
-            run, EvaluationRequest("natural,fgsm", samples=20)
-        )
+        found = evaluate_run(run, EvaluationRequest("natural,fgsm", samples=20))
     rows = [(row["attack"], row["accuracy"]) for row in honest]
     assert [(row.attack, row.accuracy) for row in found.rows()] == rows
 

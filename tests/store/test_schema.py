@@ -55,7 +55,7 @@ def test_a_record_without_a_format_is_read(tmp_path: Path) -> None:
     content = json.loads(schema.record_text(EVALUATION))
     del content["format"]
     (tmp_path / "old.json").write_text(json.dumps(content))
-    assert schema.read_evaluation(tmp_path / "old.json") == EVALUATION
+    assert schema.read_evaluation(tmp_path / "old.json") == msgspec.structs.replace(EVALUATION, format=1)
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
 
 
 def run(args: argparse.Namespace) -> int:
+    """Run the grid, and print each warning as one line."""
+    with print_warnings():
+        return _run(args)
+
+
+def _run(args: argparse.Namespace) -> int:
     """Check and measure the grid, run the cells that are not done, print the results."""
     from sihg.cli.grid_progress import GridProgress, format_duration
     from sihg.cli.grid_table import listing
@@ -81,8 +87,7 @@ def run(args: argparse.Namespace) -> int:
     cells, left = len(grid_run.cells), len(grid_run.left)
     if left:
         say("measuring a few steps of each method")
-        with print_warnings():
-            grid_run.measure()
+        grid_run.measure()
     if args.list:
         show(listing(grid, grid_run.costs, grid_run.jobs, as_json=args.json))
         return 0

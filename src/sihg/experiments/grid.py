@@ -13,7 +13,7 @@ from sihg.errors import InputError
 from sihg.parse import MAX_NAME_BYTES, file_name
 from sihg.robust.training.config import Settings
 from sihg.store import schema
-from sihg.store.files import list_names, make_parents, status, write_bytes
+from sihg.store.files import list_names, make_parents, status, temporary_of, write_bytes
 from sihg.store.manifest import newest_manifest
 from sihg.store.run_folder import GRID, LOCK_NAME, OUTPUT, RunFolder, locked
 from sihg.store.schema import EvaluationRecord, GridConfig, MetricsRow
@@ -215,7 +215,7 @@ def count_cores() -> int:
 
 def _is_ours(name: str) -> bool:
     """Whether a file is the lock, or left by a write that was cut short."""
-    return name in (LOCK_NAME, OWNER) or name.startswith(f".{GRID}.")
+    return name in (LOCK_NAME, OWNER) or temporary_of(name) in (GRID, OWNER)
 
 
 def _cell_name(method: str, seed: int) -> str:

@@ -9,6 +9,7 @@ import msgspec
 from sihg.errors import InputError
 from sihg.minimax.history import History
 from sihg.minimax.solve_state import SolveState
+from sihg.minimax.solvers import method_name
 from sihg.store.files import list_names, status, temporary_of, write_bytes, write_text
 from sihg.store.run_folder import LOCK_NAME
 from sihg.store.schema import (
@@ -96,14 +97,18 @@ class SolveFolder:
         history.save(folder / "history.csv")
         state.save(folder / "state.safetensors")
 
-    def load(self, method: str, record_every: int, *, in_plane: bool) -> tuple[SolveState | None, History, list[Point]]:
+    def load(
+        self, method: str, config: SolveConfig, *, in_plane: bool
+    ) -> tuple[SolveState | None, History, list[Point]]:
         """Load what an interrupted method saved, without rows after its state or off the interval."""
         folder, history = self.path / method, History()
         if status(folder / "state.safetensors") is None:
             return None, history, []
         state = SolveState.load(folder / "state.safetensors")
+        if state.config != identity(config) or method_name(state.method) != method:
+            raise InputError("solve-other-settings", path=folder / "state.safetensors")
         for row in History.load(folder / "history.json").rows():
-            if row["iteration"] <= state.iteration and row["iteration"] % record_every == 0:
+            if row["iteration"] <= state.iteration and row["iteration"] % config.record_every == 0:
                 history.append(row)
         return state, history, _read_path(folder / "trajectory.csv", state.iteration) if in_plane else []
 

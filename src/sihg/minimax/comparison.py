@@ -18,11 +18,12 @@ from sihg.core.prox import Box
 from sihg.errors import InputError, SihgError
 from sihg.minimax import measure, zoo
 from sihg.minimax._layout import flat
-from sihg.minimax._solve_folder import SolveFolder, identity
+from sihg.minimax._solve_folder import Point, SolveFolder, identity
 from sihg.minimax._start import check_suits, start_solve
 from sihg.minimax.history import History
 from sihg.minimax.problem import Problem
 from sihg.minimax.solve import Result, Run
+from sihg.minimax.solve_state import SolveState
 from sihg.minimax.solvers import method_class
 from sihg.parse import Value, parse_names
 from sihg.store.files import make_folder
@@ -186,9 +187,7 @@ class Comparison:
         """Solve from the saved state, if there is one; save at times and at the end."""
         config, problem, folder = self.config, self.benchmark.problem, self.folder
         keeps_path = folder is not None and self.in_plane
-        state, earlier, path = (
-            folder.load(name, config.record_every, in_plane=self.in_plane) if folder else (None, History(), [])
-        )
+        state, earlier, path = folder.load(name, config, in_plane=self.in_plane) if folder else (None, History(), [])
         if keeps_path and not path:
             path = [(0.0, float(problem.w0), float(problem.delta0))]
         steps = {key: float(value) for key, value in config.steps.items() if key in _setting_names(name)}
@@ -204,15 +203,18 @@ class Comparison:
                 note = f"|F|^2 {progress.row['saddle_norm_squared']:.3g}"
             show(progress.iteration, note)
             if folder and time.monotonic() >= next_save:
-                self._handle.check()
-                folder.save(name, progress.resume(), _joined(earlier, run.history), path)
+                self._save(name, progress.resume(), _joined(earlier, run.history), path)
                 next_save = time.monotonic() + SECONDS_BETWEEN_SAVES
         result = run.result()
         result = replace(result, history=_joined(earlier, result.history))
         if folder:
-            self._handle.check()
-            folder.save(name, result.state, result.history, path)
+            self._save(name, result.state, result.history, path)
         return result
+
+    def _save(self, name: str, state: SolveState, history: History, path: list[Point]) -> None:
+        assert self.folder is not None
+        self._handle.check()
+        self.folder.save(name, replace(state, config=identity(self.config)), history, path)
 
     def _finished(self, name: str) -> SolveRow | None:
         """Return the row of a method that has nothing left to do, from an earlier run."""

@@ -33,6 +33,7 @@ class SolveState:
         w_gradients: The number of block gradients in w so far.
         delta_gradients: The number of block gradients in delta so far.
         seconds: The time of the iterations so far.
+        config: Identifies the settings of the comparison that saved it; "" for a single solve.
     Example:
         >>> from sihg.minimax import solve, zoo
         >>> problem = zoo.get("ridge").problem
@@ -52,6 +53,7 @@ class SolveState:
     w_gradients: int
     delta_gradients: int
     seconds: float
+    config: str = ""
 
     def __repr__(self) -> str:
         return f"SolveState({method_name(self.method)}, iteration {self.iteration}, seed {self.seed})"

@@ -388,7 +388,8 @@ def convert_record(content: object, kind: type[R], source: object, remedy: str) 
     if not (isinstance(found, int) and 1 <= found <= FORMAT):
         raise InputError("record-format", format=found, source=source, reads=FORMAT)
     try:
-        return msgspec.convert(content, kind, strict=False)
+        layout = {"format": found} if isinstance(content, Mapping) and issubclass(kind, Record) else {}
+        return msgspec.convert({**layout, **content} if layout else content, kind, strict=False)  # type: ignore[dict-item]
     except msgspec.ValidationError as error:
         raise InputError("record-invalid", kind=kind.__name__, source=source, error=error, remedy=remedy) from error
 

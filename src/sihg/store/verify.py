@@ -96,7 +96,7 @@ def _check(path: Path) -> FileCheck:
         return FileCheck(path, _result(path))
     except InputError as error:
         return FileCheck(path, "wrong", str(error))
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         return FileCheck(path, "wrong", f"cannot read {path} ({getattr(error, 'strerror', None) or error})")
 
 
@@ -152,8 +152,8 @@ def _mark(path: Path) -> Mark | None:
     manifest = newest_manifest(path.parent / "checkpoints", "last")
     if manifest is None or accepted_tables(path.parent).get(path.name) == sha256_of_file(path):
         return None
-    marks = msgspec.convert(manifest.state.get("tables", {}), dict[str, Mark])
-    return marks.get(TABLES[path.name])
+    found = manifest.state.get("tables", {}).get(TABLES[path.name])  # older checkpoints have none
+    return None if found is None else msgspec.convert(found, Mark)
 
 
 # ---- accepting
