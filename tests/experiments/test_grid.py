@@ -328,7 +328,7 @@ def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
         opened(grid(tmp_path / "thesis.tex" / "g"))
     fresh = tmp_path / "fresh"
     fresh.mkdir()
-    for left in (".lock", f".{GRID}.abcd"):  # of a process that was killed
+    for left in (".lock", f".{GRID}.0123abcd", "..owner.0123abcd"):  # of a process that was killed
         (fresh / left).write_text("")
     opened(grid(fresh))
 
