@@ -174,7 +174,7 @@ def test_records_of_other_weights_or_samples_are_refused(
     runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifest = write_checkpoint(runs[0])
-    write_evaluation(runs[0], weights="last-00000078", manifest=manifest, contents="11")
+    write_evaluation(runs[0], weights="last-00000078", sha256=manifest, contents="11")
     other = write_evaluation(runs[1], eps=0.1, contents="22")
     for command in ("compare", "report"):
         words = runs if command == "compare" else [runs[0].parent]

@@ -7,6 +7,7 @@ import shutil
 import statistics
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,7 @@ def finish(cell: Cell, accuracy: float, *, epochs: int | None = None, **changes:
     write_checkpoint(folder, "last-00000008")
     record: dict[str, Any] = {
         "weights": str(folder.checkpoints / "last-00000012"),
-        "manifest": write_checkpoint(folder, "last-00000012"),
-        "sha256": "",
+        "sha256": write_checkpoint(folder, "last-00000012"),
         "checkpoint": "last",
         "data": "digits",
         "device": "cpu",
@@ -60,14 +60,14 @@ def finish(cell: Cell, accuracy: float, *, epochs: int | None = None, **changes:
 
 
 def write_checkpoint(folder: RunFolder, name: str, threads: int = 1) -> str:
-    """Write the manifest of a checkpoint; return what identifies it."""
-    state = {"folder": folder.path.name, "name": name, "threads": threads}
-    manifest = write_bytes(folder.checkpoints / name / "manifest.json", manifest_bytes({}, state))
-    return str(json.loads(manifest.read_bytes())["sha256"])
+    """Write the manifest of a checkpoint; return the sum of its weights."""
+    state = {"weights": sha256(f"{folder.path.name} {name}".encode()).hexdigest(), "threads": threads}
+    write_bytes(folder.checkpoints / name / "manifest.json", manifest_bytes({}, state))
+    return str(state["weights"])
 
 
-def manifest_of(cell: Cell, name: str) -> str:
-    return str(json.loads((cell.folder / "checkpoints" / name / "manifest.json").read_bytes())["sha256"])
+def weights_of(cell: Cell, name: str) -> str:
+    return str(json.loads((cell.folder / "checkpoints" / name / "manifest.json").read_bytes())["state"]["weights"])
 
 
 def test_cells_are_methods_times_seeds(tmp_path: Path) -> None:
@@ -86,8 +86,8 @@ def test_cells_are_methods_times_seeds(tmp_path: Path) -> None:
         {},
         {"weights": "somewhere/else/last-00000012"},
         {"epochs": 2},
-        {"manifest": "0" * 64},
-        {"manifest": ""},
+        {"sha256": "0" * 64},
+        {"sha256": ""},
         {"checkpoint": "best"},
         {"split": "train"},
         {"samples": 100},
@@ -115,10 +115,10 @@ def test_only_a_record_of_the_newest_checkpoint_makes_a_cell_done(tmp_path: Path
     record = first.folder / "evaluation" / "some.json"
     content, newest, older = (
         json.loads(record.read_text()),
-        *(manifest_of(first, name) for name in ("last-00000012", "last-00000008")),
+        *(weights_of(first, name) for name in ("last-00000012", "last-00000008")),
     )
-    for manifest, state in ((older, "trained"), (newest, "done")):  # the path that it names does not count
-        write_json(record, content | {"manifest": manifest, "weights": "elsewhere/last-00000012"})
+    for weights, state in ((older, "trained"), (newest, "done")):  # the path that it names does not count
+        write_json(record, content | {"sha256": weights, "weights": "elsewhere/last-00000012"})
         assert first.state() == state
     record.write_bytes((second.folder / "evaluation" / "some.json").read_bytes())  # of the same step in another run
     assert first.state() == "trained"

@@ -35,10 +35,9 @@ def words(trained: Path, out: Path) -> list[str]:
 
 
 def without_seconds(value: Any) -> Any:
-    """Leave out seconds, and the seal, which is a sum of the whole file."""
+    """Leave out seconds, and the sums of files that hold them."""
     if isinstance(value, dict):
-        named = {name: without_seconds(item) for name, item in value.items() if name not in ("seconds", "seal")}
-        return {name: item for name, item in named.items() if not name.endswith("_seconds")}
+        return {name: without_seconds(item) for name, item in value.items() if not name.endswith("seconds")}
     return [without_seconds(item) for item in value] if isinstance(value, list) else value
 
 

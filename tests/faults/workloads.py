@@ -52,7 +52,7 @@ TRAIN = [
 ]
 EVALUATE = ["evaluate", "run", "--attacks", "natural,pgd-2", "--samples", "20", "--points", "--threads", "1"]
 # What differs between two undisturbed runs, besides times: sums over times, and the drawn name of a memory's files.
-VARYING = ("stopped", "seal", "sum", "manifest", "id", "tags")
+VARYING = ("stopped", "sum", "id", "tags")
 Result = dict[str, Any]
 
 # What commands import when they need it; imported here, it does not take its time in every child.

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -58,15 +59,16 @@ def write_run(
 
 
 def write_checkpoint(run: Path, name: str = "last-00000078", **changes: Any) -> str:
-    """Write the manifest of a checkpoint, made after all lines of the tables so far; return what identifies it."""
+    """Write the manifest of a checkpoint, made after all lines of the tables so far; return the sum of its weights."""
     folder = RunFolder(run)
     files = {"metrics": Table(folder.metrics, COLUMNS), "log": JsonLines(folder.log)}
     if folder.memory_table.exists():
         files["memory"] = Table(folder.memory_table, MEMORY_COLUMNS)
     marks = {table: {"bytes": lines.mark().bytes, "sum": lines.mark().sum} for table, lines in files.items()}
     state = {"name": name, "tables": marks, "settings": read_run_config(folder.config).settings} | changes
-    manifest = write_bytes(folder.checkpoints / name / "manifest.json", manifest_bytes({}, state))
-    return str(json.loads(manifest.read_bytes())["sha256"])
+    weights = sha256(json.dumps([name, changes]).encode()).hexdigest()
+    write_bytes(folder.checkpoints / name / "manifest.json", manifest_bytes({}, {"weights": weights, **state}))
+    return weights
 
 
 HEADER: Row = {

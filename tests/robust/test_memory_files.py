@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sihg.robust.memory import DTYPES, PerturbationMemory
-from sihg.store.seal import NO_SUM, seal
+from sihg.store.seal import NO_SUM, SEAL_KEY, seal
 from tests.refused import refused
 from tests.robust.perturbations import EPS, SHAPE, draws, everything, index, row
 
@@ -65,7 +65,7 @@ def test_damaged_files_of_a_folder_are_named(tmp_path: Path) -> None:
         PerturbationMemory(10, SHAPE, EPS, folder=tmp_path)
     whole = manifest.read_bytes()
     for content in ([NO_SUM], {"rows_a_chunk": None}, {"rows_a_chunk": 0, "id": "00" * 16}, {"rows_a_chunk": 9}):
-        text = json.dumps(content if isinstance(content, list) else {**content, "seal": NO_SUM})
+        text = json.dumps(content if isinstance(content, list) else {**content, SEAL_KEY: NO_SUM})
         manifest.write_bytes(seal(text.encode()))
         with refused("memory-manifest", manifest=manifest):
             PerturbationMemory(10, SHAPE, EPS, folder=tmp_path)

@@ -63,7 +63,7 @@ def test_tensors_that_share_memory_come_back_apart(tmp_path: Path) -> None:
 
 
 def test_state_comes_back_exactly(tmp_path: Path) -> None:
-    path = write_checkpoint(tmp_path / "new" / "checkpoints", "last-0000007", tensors(), STATE)
+    path = write_checkpoint(tmp_path / "checkpoints", "last-0000007", tensors(), STATE)
     found, skipped = newest_checkpoint(path.parent, "last")
     assert found.path == path
     assert repr(found.state) == repr(dict(sorted(STATE.items())))  # repr tells -0.0 from 0.0

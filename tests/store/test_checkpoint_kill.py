@@ -164,18 +164,20 @@ def test_a_kill_between_the_two_renames_of_a_replacement_loses_nothing(tmp_path:
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
 def test_files_folder_and_name_are_on_the_disk_in_this_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = record_disk_calls(monkeypatch)
-    path = write_checkpoint(tmp_path / "new" / "checkpoints", "best", {"model": {}}, {})
+    path = write_checkpoint(tmp_path / "checkpoints", "best", {"model": {}}, {})
     sizes = {file.name: file.stat().st_size for file in path.iterdir()}
     first = [
-        *("mkdir new", f"sync {tmp_path.name}/", "mkdir checkpoints", "sync new/", "mkdir .best.tmp-*"),
+        *("mkdir checkpoints", f"sync {tmp_path.name}/", "mkdir .best.tmp-*"),
         *(f"sync {file} {sizes[file]}" for file in ("model.safetensors", "manifest.json")),
         *("sync .best.tmp-*/", "replace .best.tmp-* -> best", "sync checkpoints/"),
     ]
     assert calls == first
+    with refused("cannot-write-checkpoint"):  # the folder of a run is not made anew
+        write_checkpoint(tmp_path / "removed" / "checkpoints", "best", {"model": {}}, {})
     write_checkpoint(path.parent, "best", {"model": {}}, {})
     assert calls[len(first) :] == [
         "mkdir .best.tmp-*",
-        *first[5:8],
+        *first[3:6],
         "replace best -> .best.old-*",
         "replace .best.tmp-* -> best",
         "sync checkpoints/",

@@ -99,7 +99,7 @@ class Cell:
             except InputError as error:
                 warnings.warn(f"{error}; it is made again", RecordWarning, stacklevel=2)
                 continue
-            is_newest = newest is not None and found.manifest == newest.sha256
+            is_newest = newest is not None and found.sha256 == newest.state.get("weights")
             if isinstance(found, EvaluationRecord) and is_newest and self._is_asked(found):
                 return found
         return None

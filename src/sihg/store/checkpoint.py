@@ -21,7 +21,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from sihg.errors import InputError
-from sihg.store.files import Json, list_names, make_parents, status, sync_folder
+from sihg.store.files import Json, list_names, status, sync_folder
 from sihg.store.manifest import (
     HIDDEN,
     MANIFEST,
@@ -44,7 +44,6 @@ class Checkpoint:
     path: Path
     state: dict[str, Any]
     tensors: dict[str, dict[str, Tensor]]
-    sha256: str  # of the manifest
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,9 @@ def write_checkpoint(
     _check_json(state := dict(state), "state")
     temporary = _hidden(folder, name, "tmp")
     try:
-        make_parents(temporary)
+        if not folder.is_dir():
+            folder.mkdir()  # not its parents: a run that was removed is not made anew
+            sync_folder(folder.parent)
         _tidy(folder, name)
         temporary.mkdir()
         files = {f"{key}.safetensors": _write_tensors(temporary, key, group) for key, group in tensors.items()}
@@ -125,6 +126,21 @@ def newest_checkpoint(
 def verify_checkpoint(path: str | Path) -> list[str]:
     """List what is wrong with a checkpoint; nothing if it is valid."""
     return _read(find_checkpoint(Path(path)))[1]
+
+
+def sha256_of_tensors(tensors: Mapping[str, object]) -> str:
+    """Return the SHA-256 of named tensors, in the order of their names; a state dict may hold other things too."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        value = tensors[name]
+        if isinstance(value, Tensor):
+            digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode() + bytes_of(value))
+    return digest.hexdigest()
+
+
+def bytes_of(value: Tensor) -> bytes:
+    """Return the values of a tensor in row order as bytes."""
+    return value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 # ---- writing
@@ -251,7 +267,7 @@ def _read(path: Path, only: Collection[str] | None = None) -> tuple[Checkpoint |
             except (SafetensorError, RuntimeError, ValueError, KeyError, TypeError, AssertionError) as error:
                 problem = f"{file} is not safetensors ({error})"
         problems += [problem] if problem else []
-    return (None if problems else Checkpoint(path, manifest.state, tensors, manifest.sha256)), problems
+    return (None if problems else Checkpoint(path, manifest.state, tensors)), problems
 
 
 def _is_incomplete(path: Path) -> bool:

@@ -31,11 +31,10 @@ class File(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What a checkpoint holds; `sha256` is the sum of all this, and so identifies the checkpoint."""
+    """What a checkpoint holds."""
 
     files: dict[str, File]
     state: dict[str, Any]
-    sha256: str
 
 
 def manifest_bytes(files: Mapping[str, object], state: Mapping[str, object]) -> bytes:

@@ -20,10 +20,10 @@ import numpy as np
 from sihg.errors import InputError
 from sihg.parse import Value
 from sihg.store.files import make_parents, status, sync_folder, write_bytes
-from sihg.store.seal import NO_SUM, check_seal, seal
+from sihg.store.seal import NO_SUM, SEAL_KEY, check_seal, seal
 
 MappedRows = np.memmap[tuple[int, int], np.dtype[np.uint8]]
-MANIFEST, ROWS_KEY, ID_KEY, SEAL_KEY = "memory.json", "rows_a_chunk", "id", "seal"
+MANIFEST, ROWS_KEY, ID_KEY = "memory.json", "rows_a_chunk", "id"
 ID_BYTES = 16
 MAX_MANIFEST_BYTES = 2**16
 BLOCK_BYTES = 2**20

@@ -16,7 +16,7 @@ import msgspec
 from sihg.errors import InputError
 from sihg.parse import Value
 from sihg.store.files import from_toml, read_regular, to_toml, write_bytes
-from sihg.store.seal import NO_SUM, require_seal, seal
+from sihg.store.seal import NO_SUM, SEAL_KEY, require_seal, seal
 from sihg.store.tables import Mark
 
 FORMAT = 2  # of every record that this version writes
@@ -161,6 +161,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     data: DataIdentity
     settings: Settings
     threads: int
+    weights: str  # SHA-256 of the weights that an evaluation attacks, as in its record
 
 
 class BestState(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,6 +170,7 @@ class BestState(msgspec.Struct, frozen=True, kw_only=True):
     row: MetricsRow
     data: DataIdentity
     settings: Settings
+    weights: str
 
 
 # ---- an evaluation: evaluation/NAME.json
@@ -220,7 +222,6 @@ class EvaluationHeader(Record, frozen=True, kw_only=True):
     weights: str
     sha256: str
     checkpoint: str
-    manifest: str = ""  # SHA-256 of the checkpoint's manifest, which identifies the run and the step
     data: str
     contents: str = ""  # SHA-256 of the samples
     split: str
@@ -411,7 +412,7 @@ def write_json(path: Path, content: Mapping[str, object]) -> Path:
 
 def json_bytes(content: Mapping[str, object]) -> bytes:
     """Return what `write_json` writes."""
-    text = json.dumps({"format": FORMAT, **content, "seal": NO_SUM}, indent=1, allow_nan=False) + "\n"
+    text = json.dumps({"format": FORMAT, **content, SEAL_KEY: NO_SUM}, indent=1, allow_nan=False) + "\n"
     return seal(text.encode())
 
 
@@ -428,7 +429,7 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
         why = getattr(error, "strerror", None) or error
         raise InputError("record-unreadable", path=path, why=why, remedy=remedy) from error
     require_seal(path, data, sealed=content.get("format", 1) != 1)
-    content.pop("seal", None)
+    content.pop(SEAL_KEY, None)
     return content
 
 

@@ -14,6 +14,7 @@ from typing import Literal
 from sihg.errors import InputError
 
 MARK = b"sha256-of-this-file:"
+SEAL_KEY = "seal_with_seconds"  # in JSON; who compares two records without their seconds leaves it out, too
 NO_SUM = "sha256-of-this-file:" + "0" * 64  # what a writer puts in the place of the seal
 _SEAL = re.compile(MARK + rb"([0-9a-f]{64})")
 

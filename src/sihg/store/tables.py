@@ -20,9 +20,11 @@ import msgspec
 from sihg.errors import InputError, UnknownNameError
 from sihg.store.files import Json, open_in_place, read_regular, status, sync_folder
 
-SUM = "sum"  # the last column of a table, the last key of a log's line
+# The last column of a table, and the last key of a log's line. Most lines hold seconds, so equal runs have other sums:
+# who compares two runs without their seconds leaves this out, too.
+SUM = "sum_with_seconds"
 LineSum = Callable[[Sequence[str], Path], int]  # checks lines and returns the sum of the last
-_JSON_SUM = re.compile(r', "sum": "([0-9a-f]{8})"}$')
+_JSON_SUM = re.compile(rf', "{SUM}": "([0-9a-f]{{8}})"}}$')
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -164,7 +166,7 @@ class JsonLines(_Lines):
     """
 
     def append(self, entry: Mapping[str, object]) -> None:
-        """Write one object, which has no key "sum"."""
+        """Write one object, which has no key SUM."""
         if not entry or SUM in entry:
             raise InputError("log-type", name=SUM, value=entry.get(SUM))
         body = json.dumps(_json(entry, ""), ensure_ascii=False, allow_nan=False)

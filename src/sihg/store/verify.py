@@ -17,8 +17,8 @@ from sihg.store.files import list_names, read_regular, sha256_of_file, status, w
 from sihg.store.manifest import find_checkpoint, newest_manifest, read_file, read_manifest
 from sihg.store.run_folder import locked
 from sihg.store.schema import read_json, write_json
-from sihg.store.seal import MARK, NO_SUM, check_seal, require_seal, seal
-from sihg.store.tables import Mark, read_json_lines, read_table, reseal_log, reseal_table
+from sihg.store.seal import MARK, NO_SUM, SEAL_KEY, check_seal, require_seal, seal
+from sihg.store.tables import SUM, Mark, read_json_lines, read_table, reseal_log, reseal_table
 
 ACCEPTED = "accepted.json"  # sums of tables that were edited on purpose after a checkpoint was made
 TABLES = {"metrics.csv": "metrics", "memory.csv": "memory", "log.jsonl": "log"}  # and their names in a checkpoint
@@ -134,7 +134,7 @@ def _check_checkpoint(path: Path) -> Result:
 def _check_table(path: Path) -> Result:
     header = read_regular(path).partition(b"\n")[0]
     read_table(path, mark=_mark(path))
-    return "good" if header.endswith(b",sum") else "no sum"
+    return "good" if header.endswith(f",{SUM}".encode()) else "no sum"
 
 
 def _check_beside(record: Path, files: object) -> None:
@@ -186,7 +186,7 @@ def _accept(check: FileCheck) -> FileCheck:
 
 def _accept_json(path: Path) -> None:
     content = json.loads(read_regular(path))
-    content.pop("seal", None)
+    content.pop(SEAL_KEY, None)
     names = [name for name in content.get("files", {}) if status(path.parent / Path(name).name) is not None]
     sums = {name: sha256_of_file(path.parent / Path(name).name) for name in names}
     write_json(path, content | ({"files": sums} if sums else {}))

@@ -10,6 +10,7 @@ from sihg.report import compare
 from sihg.report.read.evaluations import read_predictions
 from sihg.report.read.runs import read_run
 from sihg.report.training_report import report_training
+from sihg.store.seal import SEAL_KEY
 from tests.refused import refused
 from tests.report.folders import (
     attack_row,
@@ -59,7 +60,7 @@ def test_evaluations_made_before_a_resume_are_not_the_result(tmp_path: Path) -> 
     run = write_run(tmp_path / "a")
     names = ("last-00000026", "last-00000078", "best-00000052")
     old, new, best = (
-        {"weights": str(run / "checkpoints" / name), "manifest": write_checkpoint(run, name)} for name in names
+        {"weights": str(run / "checkpoints" / name), "sha256": write_checkpoint(run, name)} for name in names
     )
     write_evaluation(run, "1", **old, samples=397)
     write_evaluation(run, "2", **old, checkpoint="last-00000026")
@@ -154,7 +155,7 @@ def test_an_incomplete_record_is_refused(tmp_path: Path, content: str, code: str
 def test_records_before_format_2_have_no_sums(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a")
     record = write_evaluation(run)
-    content = {k: v for k, v in json.loads(record.read_text()).items() if k != "seal"}
+    content = {k: v for k, v in json.loads(record.read_text()).items() if k != SEAL_KEY}
     record.write_text(json.dumps(content | {"format": 1}))
     np.savez(record.with_suffix(".npz"), label=[0, 1], attack=["pgd-20"], prediction=[[1, 1]])
     (_, pgd) = read_run(run).evaluations
@@ -167,13 +168,13 @@ def test_a_record_of_other_weights_is_refused(tmp_path: Path) -> None:
     """A run was trained again in the same folder, or its checkpoint replaced: the record is not of this one."""
     run = write_run(tmp_path / "a")
     before = write_checkpoint(run)
-    record = write_evaluation(run, weights="elsewhere/last-00000078", manifest=before)
+    record = write_evaluation(run, weights="elsewhere/last-00000078", sha256=before)
     report_training(run)
     assert write_checkpoint(run, threads=2) != before
     for read in (report_training, lambda folder: compare([folder])):
         with refused("record-other-weights", path=record, weights="last-00000078"):
             read(run)
-    write_evaluation(run, weights="elsewhere/last-00000026", manifest=before)  # of a checkpoint that is removed
+    write_evaluation(run, weights="elsewhere/last-00000026", sha256=before)  # of a checkpoint that is removed
     (_, pgd) = read_run(run).evaluations
     assert pgd.older == "last-00000026"
 

@@ -159,7 +159,7 @@ def test_a_changed_byte_in_any_file_is_noticed(tmp_path: Path) -> None:
 def test_a_sum_that_is_gone_is_noticed(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a")
     record = write_evaluation(run)
-    for file, sign in {run / "config.toml": "\n# sha256-", record: ',\n "seal"'}.items():
+    for file, sign in {run / "config.toml": "\n# sha256-", record: ',\n "seal_with_seconds"'}.items():
         before = file.read_text()
         file.write_text(before[: before.index(sign)] + ("\n}" if file == record else ""))
         with refused("seal-missing", path=file):

@@ -12,6 +12,7 @@ import pytest
 from sihg.errors import InputError
 from sihg.report.read.solves import Curve, read_solved
 from sihg.report.solve_report import report_solve
+from sihg.store.seal import SEAL_KEY
 from sihg.store.tables import table_text
 from tests.refused import refused
 from tests.report.solve_folders import columns, entry, put, spiral, write_path, write_solve
@@ -92,7 +93,7 @@ def test_a_changed_byte_in_any_file_is_noticed(tmp_path: Path) -> None:
 def test_a_solve_before_format_2_is_read(tmp_path: Path) -> None:
     folder = write_solve(tmp_path / "out", {"gda": [1.0, 0.5]}, plane=True, changes={"gda": {"iterations": 1}})
     for file in folder.rglob("*.json"):
-        content = {key: value for key, value in json.loads(file.read_text()).items() if key != "seal"}
+        content = {key: value for key, value in json.loads(file.read_text()).items() if key != SEAL_KEY}
         file.write_text(json.dumps(content | {"format": 1}))
     (folder / "gda" / "trajectory.csv").write_text("iteration,w,delta\n0,1,2\n1,3,4\n")
     (run,) = read_solved(folder).methods

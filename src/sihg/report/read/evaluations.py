@@ -15,7 +15,6 @@ from sihg.errors import InputError
 from sihg.parse import Value
 from sihg.store.arrays import read_arrays
 from sihg.store.files import list_names, sha256_of_file
-from sihg.store.manifest import Manifest
 from sihg.store.schema import (
     NOT_SET,
     SEALED_FORMAT,
@@ -109,14 +108,14 @@ def read_records(folder: Path) -> dict[Path, AnyRecord]:
 def collect_evaluations(
     records: Mapping[Path, AnyRecord],
     settings: Mapping[str, Value],
-    checkpoints: Mapping[str, Manifest] = MappingProxyType({}),
+    checkpoints: Mapping[str, str | None] = MappingProxyType({}),
 ) -> Evaluations:
     """Collect what records say, each thing once.
 
     Args:
         records: The records by file.
         settings: The settings of the run, by dotted name; empty if there is no run.
-        checkpoints: The run's checkpoints by name.
+        checkpoints: The SHA-256 of the weights of the run's checkpoints, by name; None where it is not known.
     Raises:
         InputError: A record is of other weights than the checkpoint that it names, or two are of other samples.
     """
@@ -126,7 +125,7 @@ def collect_evaluations(
     remarks: dict[Remark, None] = {}
     for source, record in records.items():
         weights = Path(record.weights).name
-        if record.manifest and weights in checkpoints and checkpoints[weights].sha256 != record.manifest:
+        if checkpoints.get(weights) not in (None, record.sha256):
             raise InputError("record-other-weights", path=source, weights=weights)
         older = weights if _has_newer(weights, checkpoints) else ""
         rows: Sequence[AttackRow | CurveRow]

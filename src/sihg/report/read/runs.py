@@ -168,7 +168,8 @@ def read_run(path: Path, name: str = "") -> TrainingRun:
     manifests = _read_manifests(folder)
     _check_settings(folder, settings, manifests)
     marks = _read_marks(folder, manifests)
-    evaluations = collect_evaluations(read_records(folder.evaluation), settings, manifests)
+    weights = {name: manifest.state.get("weights") for name, manifest in manifests.items()}
+    evaluations = collect_evaluations(read_records(folder.evaluation), settings, weights)
     return TrainingRun(
         name=name or folder_name(path),
         folder=folder,

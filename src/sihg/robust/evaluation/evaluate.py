@@ -39,6 +39,7 @@ from sihg.robust.evaluation.partial import PartialResults
 from sihg.robust.evaluation.reattack import reattack_checks
 from sihg.robust.gradients import device_of, evaluation_mode
 from sihg.robust.threat import Ball, Bounds
+from sihg.store.checkpoint import bytes_of, sha256_of_tensors
 from sihg.store.run_folder import FolderHandle, describe_environment
 from sihg.store.schema import EvaluationHeader, Json
 
@@ -265,7 +266,7 @@ def make_task(
     parts += [f"seed{seed}"] if seed else []
     parts += ["last-iterate"] if last_iterate else []
     samples = whole if len(index) == len(whole) else whole.take(index)
-    contents = hashlib.sha256(_bytes_of(samples.x) + _bytes_of(samples.y)).hexdigest()
+    contents = hashlib.sha256(bytes_of(samples.x) + bytes_of(samples.y)).hexdigest()
     header = msgspec.structs.replace(header, contents=contents)
     return Task(model, samples, index, ball, plans, header, record_name(parts), trained_with, tuple(radii))
 
@@ -283,16 +284,6 @@ def record_name(parts: Sequence[str], *, hashed: bool = False) -> str:
     return file_name(*parts, hashed=hashed)
 
 
-def sha256_of_tensors(tensors: Mapping[str, object]) -> str:
-    """Return the SHA-256 of named tensors, in the order of their names; a state dict may hold other things too."""
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        value = tensors[name]
-        if isinstance(value, Tensor):
-            digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode() + _bytes_of(value))
-    return digest.hexdigest()
-
-
 def _sha256_of_code(model: nn.Module) -> str:
     """Return the SHA-256 of the files that define the model's modules, ours and torch's aside; "" without any."""
     modules = {type(module).__module__ for module in model.modules()}
@@ -302,7 +293,3 @@ def _sha256_of_code(model: nn.Module) -> str:
         with suppress(OSError):  # such as a notebook, which has no file
             digest.update(Path(path).read_bytes() if path else b"")
     return digest.hexdigest() if names else ""
-
-
-def _bytes_of(value: Tensor) -> bytes:
-    return value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()

@@ -209,7 +209,6 @@ def prepare(target: Target, *, data_dir: Path | None = None) -> PreparedEvaluati
         task.header,
         weights=str(weights.source),
         checkpoint=weights.label,
-        manifest=weights.manifest,
         data=settings.data,
         split=request.split,
         device=settings.device,

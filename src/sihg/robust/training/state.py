@@ -19,7 +19,7 @@ from sihg.robust.training.events import WarningRaised
 from sihg.robust.training.optimizer import diverged
 from sihg.robust.training.preflight import PreparedTraining
 from sihg.robust.training.weights import TWIN, CheckpointWarning, load_weights
-from sihg.store.checkpoint import Checkpoint, newest_checkpoint, write_checkpoint
+from sihg.store.checkpoint import Checkpoint, newest_checkpoint, sha256_of_tensors, write_checkpoint
 from sihg.store.manifest import checkpoint_names
 from sihg.store.run_folder import FolderHandle, RunFolder
 from sihg.store.schema import (
@@ -152,6 +152,7 @@ class TrainingState:
             data=self._data,
             settings=self.prepared.settings.deciding(),
             threads=torch.get_num_threads(),
+            weights=self._weights_sum(),
         )
         content = json.loads(record_text(state))
         path = write_checkpoint(self.folder.checkpoints, f"last-{self.step:08d}", tensors, content)
@@ -170,6 +171,9 @@ class TrainingState:
         if wrong := _not_finite(optimizer.state()[1]["optimizer"]):
             raise diverged(f"the optimiser's {wrong[0]} is not finite", optimizer.time, optimizer.lr)
 
+    def _weights_sum(self) -> str:
+        return sha256_of_tensors(self.prepared.optimizer.evaluated.state_dict())
+
     def _check_folder(self) -> None:
         if self.handle is not None:
             self.handle.check()
@@ -178,7 +182,8 @@ class TrainingState:
         if self.folder is not None:
             weights = {"weights": self.prepared.optimizer.evaluated.state_dict()}
             settings = self.prepared.settings.deciding()
-            state = json.loads(record_text(BestState(row=row, data=self._data, settings=settings)))
+            best = BestState(row=row, data=self._data, settings=settings, weights=self._weights_sum())
+            state = json.loads(record_text(best))
             write_checkpoint(self.folder.checkpoints, f"best-{row.step:08d}", weights, state, keep=1)
 
     def find(self) -> tuple[Checkpoint | None, list[str]]:

@@ -46,7 +46,6 @@ class Weights:
     label: str = "weights"  # last, best, or the name of a checkpoint or a file
     shape: tuple[int, ...] | None = None
     classes: int | None = None
-    manifest: str = ""  # SHA-256 of the checkpoint's manifest
     trust: bool = False  # whether the folder may name code and data although it is foreign
 
     @property
@@ -89,8 +88,7 @@ def read_run_weights(
     average = found.tensors.get("average")
     tensors = found.tensors["weights"] if average is None else _averaged(average)
     label = path.resolve().name if inside else checkpoint
-    about = (data.shape, len(data.classes), found.sha256, trust)
-    return Weights(tensors, found.path, settings, folder, label, *about)
+    return Weights(tensors, found.path, settings, folder, label, data.shape, len(data.classes), trust)
 
 
 def _check_settings(settings: Settings, checkpoint: Checkpoint) -> None:
