@@ -9,7 +9,7 @@ import sihg
 from sihg.cli.main import main
 from sihg.robust.attacks import runner
 from sihg.robust.attacks.registry import plan_attacks
-from sihg.robust.evaluation import EvaluationWarning, partial
+from sihg.robust.evaluation import partial
 from sihg.robust.evaluation.evaluate_run import find_targets, prepare
 from sihg.robust.threat import Ball
 from sihg.store.schema import CurveRecord, read_evaluation
@@ -86,11 +86,17 @@ def test_an_interrupted_run_continues(run: Path, monkeypatch: pytest.MonkeyPatch
     assert not (run / "evaluation" / f"{NAME}.partial.npz").exists()
 
 
-def test_a_gallery_that_cannot_be_kept_is_a_warning(run: Path) -> None:
+def test_verdicts_are_kept_if_the_gallery_cannot_be(run: Path) -> None:
     (run / "gallery.npz").mkdir()
-    with pytest.warns(EvaluationWarning, match=r"gallery\.npz"):
+    with refused("cannot-write-file", path=run / "gallery.npz"):
         sihg.evaluate_run(run, REQUEST)
+    assert [path.name for path in (run / "evaluation").iterdir()] == [f"{NAME}.partial.npz"]
+    (run / "gallery.npz").rmdir()
+    heard: list[tuple[str, int, int]] = []
+    sihg.evaluate_run(run, REQUEST, progress=lambda *part: heard.append(part))
+    assert heard == [("natural", 60, 60), ("pgd-2", 60, 60)]  # nothing is attacked again
     assert (run / "evaluation" / f"{NAME}.json").is_file()
+    assert (run / "gallery.npz").is_file()
 
 
 def test_a_curve_of_a_run(run: Path) -> None:

@@ -1,6 +1,5 @@
 """Evaluate what was trained: weights from a run or a file, their data, and the record that is kept with the run."""
 
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,7 @@ from sihg.robust.data.sources import load as load_data
 from sihg.robust.evaluation.evaluate import Progress, Task, make_task, record_name, run_task
 from sihg.robust.evaluation.findings import Evaluation, RadiusCurve
 from sihg.robust.evaluation.gallery import save_gallery
-from sihg.robust.evaluation.partial import EvaluationWarning, PartialResults
+from sihg.robust.evaluation.partial import PartialResults
 from sihg.robust.threat import NORMS, Ball
 from sihg.robust.training.config import Settings
 from sihg.robust.training.weights import SUFFIXES, Weights, load, load_weights, read_run_weights, read_weights_file
@@ -128,8 +127,10 @@ class PreparedEvaluation:
         if self.target.gallery is not None:
             try:
                 save_gallery(self.target.gallery, self.task, result.outcomes)
-            except InputError as error:
-                warnings.warn(f"the gallery is not kept: {error}", EvaluationWarning, stacklevel=2)
+            except InputError:
+                if self.partial is not None:
+                    self.partial.write()  # the same command continues with these verdicts
+                raise
         return result.write(self.target.home, self.target.name)  # last: the record says that all is there
 
 

@@ -11,12 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from sihg.errors import InputError
 from sihg.robust.attacks.registry import Plan
 from sihg.robust.attacks.runner import Outcome, attack_batch, load_rows
 from sihg.robust.data.samples import Samples
 from sihg.robust.evaluation.evaluate import Task
 from sihg.robust.gradients import compute_logits
-from sihg.store.arrays import write_arrays
+from sihg.store.arrays import read_arrays, write_arrays
 from sihg.store.schema import GalleryHeader
 
 MAX_CLASSES_SHOWN = 20
@@ -106,9 +107,8 @@ def write_gallery(path: Path, about: GalleryHeader, arrays: Mapping[str, NDArray
 def has_stronger_gallery(path: Path, about: GalleryHeader) -> bool:
     """Return whether the file holds a gallery of the same weights and ball, and of a stronger attack."""
     try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            there = msgspec.json.decode(str(file["about"]), type=GalleryHeader)
-    except Exception:  # no gallery, or a damaged one
+        there = msgspec.json.decode(str(read_arrays(path, ["about"])["about"]), type=GalleryHeader)
+    except (InputError, KeyError, msgspec.DecodeError):  # no gallery, or a damaged one, which is made again
         return False
     same = msgspec.structs.replace(there, attack=about.attack, accuracy=about.accuracy) == about
     return same and there.accuracy < about.accuracy
