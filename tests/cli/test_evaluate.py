@@ -195,7 +195,7 @@ def test_other_settings_than_the_checkpoints_are_refused(
     for checkpoint in ("last", "best"):
         edit_config(copy, {"eps": 0.01})
         assert run(*words, "--checkpoint", checkpoint) == 2
-        assert "is of a run with eps = 0.25 (here 0.01)" in capsys.readouterr().err
+        assert "was made with, which has eps = 0.25 (here 0.01)" in capsys.readouterr().err
     (copy / "config.toml").write_bytes(config)
     assert run(*words) == 0
 

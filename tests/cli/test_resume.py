@@ -203,7 +203,7 @@ def test_the_data_folder_is_remembered(done: Path, tmp_path: Path, monkeypatch: 
 
     def prepare(_settings: Settings, *, data_dir: Path | None, **_: object) -> None:
         asked.append(data_dir)
-        raise InputError("threads-zero")
+        raise InputError("no-problem")
 
     monkeypatch.setattr("sihg.robust.training.preflight.prepare", prepare)
     for words in ((tmp_path / "mnist",), (tmp_path / "mnist", "--data-dir", "other"), (done,)):

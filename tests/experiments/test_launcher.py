@@ -79,7 +79,7 @@ def test_a_job_that_is_killed(tmp_path: Path) -> None:
 
 def test_a_job_that_cannot_start_does_not_stop_the_others(tmp_path: Path) -> None:
     def refuse() -> None:
-        raise InputError("threads-zero")
+        raise InputError("no-problem")
 
     (tmp_path / "taken").write_text("a file")
     jobs = [make_job(tmp_path, "taken", "pass"), make_job(tmp_path, "free", "pass")]
@@ -87,7 +87,7 @@ def test_a_job_that_cannot_start_does_not_stop_the_others(tmp_path: Path) -> Non
     assert ended["taken"].code == 2
     assert str(tmp_path / "taken") in ended["taken"].reason
     assert ended["free"].code == 0
-    assert (ended["refused"].code, ended["refused"].reason) == (2, str(InputError("threads-zero")))
+    assert (ended["refused"].code, ended["refused"].reason) == (2, str(InputError("no-problem")))
     assert not (tmp_path / "refused").exists()
 
 

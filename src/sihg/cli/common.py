@@ -14,6 +14,7 @@ from sihg.errors import InputError
 from sihg.parse import parse_int, parse_number
 
 SETTING = "setting "  # before the names under which argparse keeps settings
+MAX_THREADS = 1024
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -114,8 +115,8 @@ def use_threads(count: int | None) -> Iterator[None]:
     """Compute with this number of threads inside the block (None: torch's choice)."""
     import torch
 
-    if count == 0:
-        raise InputError("threads-zero")
+    if count is not None and not 1 <= count <= MAX_THREADS:  # torch fails at some numbers, the system at others
+        raise InputError("threads-range", threads=count, most=MAX_THREADS)
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:

@@ -3,6 +3,7 @@
 Commands print with `show` and `say`, never with `print`: names and paths may hold anything, and readers may go away.
 """
 
+import io
 import os
 import re
 import sys
@@ -182,22 +183,24 @@ class Bars:
 
 def format_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table under its title; cells wrap on a narrow terminal, words are never cut."""
+    from rich.box import ASCII, HEAVY_HEAD
     from rich.console import Console
     from rich.table import Table
 
     headings, rows = [one_line(text) for text in headings], [[one_line(cell) for cell in row] for row in rows]
-    screen = Console().width if Console().is_terminal else DEFAULT_COLUMNS
-    table = Table()
+    output = Console()
+    screen = output.width if output.is_terminal else DEFAULT_COLUMNS
+    table = Table(box=ASCII if output.options.ascii_only else HEAVY_HEAD)
     for i, (heading, width) in enumerate(zip(headings, _widths(headings, rows, screen), strict=True)):
         table.add_column(heading, justify="right" if i else "left", width=width)
     for row in rows:
         table.add_row(*row)
     needed = sum(column.width or 0 for column in table.columns) + BORDER * len(headings) + 1
-    console = Console(width=max(screen, needed), color_system=None, emoji=False, markup=False)
-    with console.capture() as capture:
-        console.print(one_line(title), highlight=False, soft_wrap=True)
-        console.print(table)
-    return capture.get().rstrip()
+    text = io.StringIO()  # rich's capture would write to standard output, too
+    console = Console(file=text, width=max(screen, needed), color_system=None, emoji=False, markup=False)
+    console.print(one_line(title), highlight=False, soft_wrap=True)
+    console.print(table)
+    return text.getvalue().rstrip()
 
 
 def _widths(headings: Sequence[str], rows: Sequence[Sequence[str]], screen: int) -> list[int]:

@@ -233,6 +233,7 @@ class EvaluationHeader(Record, frozen=True, kw_only=True):
     device: str
     rule: str  # which iterates count
     files: dict[str, str] = {}  # SHA-256 of the files beside the record
+    edited: bool = False  # on purpose, and accepted by `sihg check`
 
 
 class EvaluationRecord(EvaluationHeader, frozen=True, kw_only=True):
@@ -425,6 +426,8 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
             raise ValueError(f"it holds a {type(content).__name__}, not an object")
     except InputError:
         raise
+    except PermissionError as error:  # no damage, and may pass: the file must not be given up for it
+        raise InputError("cannot-look", path=path, reason=error.strerror or error) from error
     except (OSError, ValueError, RecursionError) as error:
         why = getattr(error, "strerror", None) or error
         raise InputError("record-unreadable", path=path, why=why, remedy=remedy) from error

@@ -207,7 +207,9 @@ def test_settings_of_another_run_are_noticed_by_the_checkpoint(tmp_path: Path) -
     run, other = write_run(tmp_path / "a"), write_run(tmp_path / "b", eps=0.5)
     write_checkpoint(run)
     (run / "config.toml").write_bytes((other / "config.toml").read_bytes())
-    with refused("resume-other-settings", path=run / "checkpoints" / "last-00000078", differences={"eps": (0.25, 0.5)}):
+    with refused(
+        "config-not-of-checkpoint", path=run / "checkpoints" / "last-00000078", differences={"eps": (0.25, 0.5)}
+    ):
         read_run(run)
 
 

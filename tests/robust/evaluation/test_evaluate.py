@@ -14,17 +14,11 @@ from sihg.robust.attacks import runner as cascade
 from sihg.robust.attacks.registry import Attacks, plan_attacks
 from sihg.robust.attacks.runner import check_device, check_model, check_range, run_attacks
 from sihg.robust.data.samples import Samples, as_samples
-from sihg.robust.evaluation import Evaluation, evaluate, reattack
+from sihg.robust.evaluation import Evaluation, evaluate
 from sihg.robust.evaluation.findings import describe_ball, wilson
 from sihg.robust.threat import Ball, Bounds
 from tests.refused import refused
 from tests.robust.small import digits
-
-
-@pytest.fixture(autouse=True)
-def all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that what runs does not depend on the clock."""
-    monkeypatch.setattr(reattack, "MIN_SECONDS", 1e3)
 
 
 class Threshold(nn.Module):

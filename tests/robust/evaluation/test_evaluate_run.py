@@ -63,7 +63,7 @@ def test_a_run_that_was_moved_gets_no_record(run: Path, tmp_path: Path) -> None:
 
 def test_settings_that_are_not_the_checkpoints_are_refused(run: Path) -> None:
     edit_config(run, {"eps": 0.01})
-    with refused("resume-other-settings") as caught:
+    with refused("config-not-of-checkpoint") as caught:
         sihg.evaluate_run(run, REQUEST)
     assert list(caught.value.values["differences"]) == ["eps"]  # type: ignore[call-overload]
     assert not (run / "evaluation").exists()

@@ -261,7 +261,7 @@ def test_a_changed_config_is_not_the_one_of_the_checkpoint(tmp_path: Path) -> No
         load(tmp_path, model=own_model())
     table = {key: value for key, value in from_toml(folder.config).items() if key != "format"}
     write_toml(folder.config, table)  # with a right seal
-    with refused("resume-other-settings", differences={"eps": (0.1, 0.3)}):
+    with refused("config-not-of-checkpoint", differences={"eps": (0.1, 0.3)}):
         load(tmp_path, model=own_model())
     folder.config.write_text(text)
     load(tmp_path, model=own_model())

@@ -276,7 +276,7 @@ def _check_settings(folder: RunFolder, settings: Settings, manifests: Mapping[st
         wrong = [found for found in differing_settings(saved, settings) if found.name in saved]
         if wrong:
             raise InputError(
-                "resume-other-settings",
+                "config-not-of-checkpoint",
                 differences={found.name: (found.theirs, found.ours) for found in wrong},
                 path=folder.checkpoints / name,
                 shown=describe_differences(wrong),

@@ -20,7 +20,7 @@ from sihg.robust.evaluation.partial import PartialResults
 from sihg.robust.threat import NORMS, Ball
 from sihg.robust.training.config import Settings
 from sihg.robust.training.weights import SUFFIXES, Weights, load, load_weights, read_run_weights, read_weights_file
-from sihg.store.files import make_folder
+from sihg.store.files import make_folder, status
 from sihg.store.run_folder import FolderHandle
 
 CHANGEABLE = ("eps", "norm", "bounds", "data", "model", "width")  # settings that an evaluation may change
@@ -219,6 +219,8 @@ def prepare(target: Target, *, data_dir: Path | None = None) -> PreparedEvaluati
     if weights.folder is not None and target.home == weights.folder.evaluation:
         weights.folder.check_links()
         handle = FolderHandle(weights.folder.path)
+        # Before the attacks; an evaluation folder that is not there yet is made when there is something to keep.
+        make_folder(weights.folder.path if status(target.home) is None else target.home)
     partial = task.open_partial(target.home, points=request.points, handle=handle)
     return PreparedEvaluation(target, task, partial, handle)
 

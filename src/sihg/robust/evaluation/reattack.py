@@ -28,7 +28,6 @@ MAX_REATTACKED, MIN_REATTACKED = 256, 64  # samples
 MAX_PASSES_SHARE = 0.25  # of the evaluation's passes, which these checks together may take
 MIN_PASSES = 30_000  # which they may take in any case: enough for all of them on MIN_REATTACKED samples
 MIN_PRODUCTS = 1e11  # multiplications: of a large model, MIN_PASSES would take minutes, and these are fewer passes
-MIN_SECONDS = 0.0  # without effect: tests/robust/evaluation/test_evaluate.py still sets it
 MAX_GAIN = 0.01  # of accuracy: what more steps or restarts may find in addition
 
 

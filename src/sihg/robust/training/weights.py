@@ -6,10 +6,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 from safetensors.torch import load as load_safetensors
 from torch import Tensor, nn
 
 from sihg.errors import InputError, UnknownNameError
+from sihg.parse import Value
 from sihg.robust import models
 from sihg.robust.data.locations import max_memory
 from sihg.robust.data.pickles import load_torch
@@ -33,6 +35,13 @@ class CheckpointWarning(UserWarning):
         >>> issubclass(CheckpointWarning, UserWarning)
         True
     """
+
+
+class WeightsState(msgspec.Struct, frozen=True, kw_only=True):
+    """What weights need of a checkpoint's state, `last` or `best`."""
+
+    data: DataIdentity
+    settings: dict[str, Value] = {}  # the first versions did not keep them
 
 
 @dataclass(frozen=True)
@@ -83,23 +92,21 @@ def read_run_weights(
     folder = RunFolder.open(path.resolve().parents[1] if inside else path)
     settings = read_run_settings(folder, trust=trust, given=given)
     found = read_checkpoint(path, NEEDED) if inside else _newest(folder, checkpoint)
-    _check_settings(settings, found)
-    data = convert_record(found.state["data"], DataIdentity, found.path, "use another checkpoint")
-    average = found.tensors.get("average")
-    tensors = found.tensors["weights"] if average is None else _averaged(average)
+    state = convert_record(found.state, WeightsState, found.path, "use another checkpoint")
+    _check_settings(settings, state.settings, found.path)
+    tensors = _evaluated(found)
     label = path.resolve().name if inside else checkpoint
-    return Weights(tensors, found.path, settings, folder, label, data.shape, len(data.classes), trust)
+    return Weights(tensors, found.path, settings, folder, label, state.data.shape, len(state.data.classes), trust)
 
 
-def _check_settings(settings: Settings, checkpoint: Checkpoint) -> None:
+def _check_settings(settings: Settings, saved: Mapping[str, Value], path: Path) -> None:
     """Raise InputError if config.toml is not the one that the checkpoint was made with."""
-    saved = checkpoint.state.get("settings", {})  # the first versions did not keep them
-    found = differing_settings(saved, settings.deciding()) if saved else []
+    found = differing_settings(saved, settings.deciding())
     if differences := [difference for difference in found if difference.name in saved]:
         raise InputError(
-            "resume-other-settings",
+            "config-not-of-checkpoint",
             differences={d.name: (d.theirs, d.ours) for d in differences},
-            path=checkpoint.path,
+            path=path,
             shown=describe_differences(differences),
         )
 
@@ -116,7 +123,14 @@ def _newest(folder: RunFolder, checkpoint: str) -> Checkpoint:
     return found
 
 
-def _averaged(average: dict[str, Tensor]) -> dict[str, Tensor]:
+def _evaluated(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """Return the averaged weights if the run averages them, the weights otherwise."""
+    tensors, problem = checkpoint.tensors, "its manifest lists no weights.safetensors"
+    if "weights" not in tensors:
+        raise InputError("checkpoint-damaged", path=checkpoint.path, problems=[problem], names=problem)
+    average = tensors.get("average")
+    if average is None:
+        return tensors["weights"]
     return {name.removeprefix("module."): value for name, value in average.items() if name.startswith("module.")}
 
 
