@@ -2,7 +2,9 @@
 
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from hashlib import sha256
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
@@ -17,6 +19,19 @@ FORMS = ("package.module:name", "path.py:name")  # of names that load_callable t
 Result = TypeVar("Result")
 
 
+_REFUSED: ContextVar[dict[str, object] | None] = ContextVar("refused", default=None)
+
+
+@contextmanager
+def refuse_user_code(folder: Path, settings: Path) -> Iterator[None]:
+    """Let `load_callable` raise InputError inside the block: the settings of a foreign folder are being read."""
+    token = _REFUSED.set({"folder": folder, "settings": settings})
+    try:
+        yield
+    finally:
+        _REFUSED.reset(token)
+
+
 def load_callable(kind: str, name: str) -> Callable[..., object]:
     """Import the function or class that `package.module:name` or `path.py:name` names.
 
@@ -26,11 +41,14 @@ def load_callable(kind: str, name: str) -> Callable[..., object]:
         kind: What is loaded, such as "model", for the message of an error.
         name: Where it is.
     Raises:
-        InputError: If it cannot be imported ("user-code-import") or called ("user-code-not-callable").
+        InputError: If it cannot be imported ("user-code-import") or called ("user-code-not-callable"), or if a foreign
+            folder names it ("foreign-code").
     Example:
         >>> load_callable("model", "fractions:Fraction")(1, 2)
         Fraction(1, 2)
     """
+    if (refused := _REFUSED.get()) is not None:
+        raise InputError("foreign-code", code=f"{kind} {name}", **refused)
     module, _, attribute = name.rpartition(":")
     path = expand_home(module if module.endswith(".py") else f"{module}.py").resolve()
     is_file = module.endswith(".py") or path.is_file()

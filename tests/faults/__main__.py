@@ -47,6 +47,8 @@ def run_tests(name: str) -> Tally:
     for line in done.stdout.split("\n"):
         if line.startswith(("PASSED ", "FAILED ", "ERROR ")):
             tally.add(None if line.startswith("PASSED ") else line)
+    if done.returncode != 0 or not tally.tried:
+        tally.add(f"{name} ended with {done.returncode}: {(done.stdout + done.stderr)[-300:]}")
     return tally
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import sihg
-from sihg.robust.training.events import CheckpointSaved, Event
+from sihg.robust.training.events import CheckpointSaved, Event, StepDone
 from sihg.robust.training.weights import CheckpointWarning
 
 X, Y = torch.linspace(0, 1, 40 * 9).view(40, 1, 3, 3), torch.arange(40) % 2
@@ -42,6 +42,27 @@ def test_the_one_before_takes_its_place(tmp_path: Path, *, in_files: bool) -> No
             found = fit(copy, resume=True, memory_files=in_files)
         assert all(torch.equal(found[name], wanted[name]) for name in wanted), copy
     assert len(copies) > 20
+
+
+def test_a_second_copy_that_is_missing_is_written_before_the_run_goes_on(tmp_path: Path) -> None:
+    """A kill may come between the two copies; then the next epoch overwrites what older checkpoints need."""
+    copies: list[Path] = []
+
+    def keep_copy(event: Event) -> None:
+        if isinstance(event, CheckpointSaved) and event.step == 4:
+            shutil.copytree(tmp_path / "run", tmp_path / "killed")
+            shutil.rmtree(tmp_path / "killed" / "checkpoints" / "twin-00000004")
+
+    def damage(event: Event) -> None:
+        if not copies and isinstance(event, StepDone) and event.step == 6:
+            copies.append(tmp_path / "damaged")
+            shutil.copytree(tmp_path / "killed", copies[0])
+            shutil.rmtree(copies[0] / "checkpoints" / "last-00000004")
+
+    wanted = fit(tmp_path / "run", on_event=keep_copy, memory_files=True, checkpoint_minutes=9.0)
+    fit(tmp_path / "killed", on_event=damage, resume=True, memory_files=True, checkpoint_minutes=9.0)
+    found = fit(copies[0], resume=True, memory_files=True, checkpoint_minutes=9.0)
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
 def test_the_second_copy_is_kept_only_where_it_is_needed(tmp_path: Path) -> None:

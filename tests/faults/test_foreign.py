@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from sihg.cli.main import main
 from sihg.robust.evaluation import EvaluationRequest, evaluate_run
 from sihg.store.arrays import read_arrays, write_arrays
 from sihg.store.files import from_toml
+from sihg.store.manifest import manifest_bytes
 from sihg.store.schema import read_json, write_json, write_toml
 from tests.refused import refused
 
@@ -105,6 +107,63 @@ def test_code_that_a_foreign_run_names_does_not_run(
         assert "[foreign-code]" in said
         assert "--trust" in said
         assert "evil.py" in said
+    assert not ran.exists()
+
+
+def hide_in_methods(table: dict[str, Any], evil: str) -> None:
+    table["methods"] = {"pgd": {"model": f"{evil}:make"}}
+
+
+def hide_in_a_plain_name(table: dict[str, Any], evil: str) -> None:
+    table["method"] = f"{evil}:Mine"
+
+
+def hide_as_a_dotted_name(table: dict[str, Any], evil: str) -> None:
+    table["method.name"] = f"{evil}:Mine"
+
+
+def hide_model_as_data(table: dict[str, Any], _evil: str) -> None:
+    table["model"] = "fit:make"
+
+
+def hide_method_as_data(table: dict[str, Any], _evil: str) -> None:
+    table["method"]["name"] = "npz:Mine"
+
+
+def hide_attack_as_data(table: dict[str, Any], _evil: str) -> None:
+    table["evaluate_with"] = "folder:attack"
+
+
+HIDDEN = [
+    *(hide_in_methods, hide_in_a_plain_name, hide_as_a_dotted_name),
+    *(hide_model_as_data, hide_method_as_data, hide_attack_as_data),
+]
+
+
+@pytest.mark.parametrize("hide", HIDDEN)
+@pytest.mark.parametrize("command", ["evaluate", "resume", "report", "check"])
+def test_code_cannot_hide_in_a_foreign_config(
+    made: Path,
+    tmp_path: Path,
+    ran: Path,
+    hide: Callable[[dict[str, Any], str], None],
+    command: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = foreign(made / "run", tmp_path / "run")
+    for name in ("evil", "fit", "npz", "folder"):  # modules in the folder itself
+        (run / f"{name}.py").write_text(PLANTED.format(ran=str(ran)))
+    table = from_toml(run / "config.toml")
+    del table["format"]
+    hide(table, str(run / "evil.py"))
+    write_toml(run / "config.toml", table)
+    for manifest in run.glob("checkpoints/*/manifest.json"):  # forged, too: it says nothing about the settings
+        content = json.loads(manifest.read_text())
+        content["state"]["settings"] = {}
+        manifest.write_bytes(manifest_bytes(content["files"], content["state"]))
+    monkeypatch.chdir(run)
+    code = main([command, "."])
+    assert code == 2 or command in ("report", "check") or hide is hide_as_a_dotted_name  # which counts for nothing
     assert not ran.exists()
 
 
@@ -217,6 +276,25 @@ def test_points_do_not_go_through_links(made: Path, tmp_path: Path, link: Callab
     link(victim, run / "evaluation" / "last_test_natural+fgsm_n30.json")
     assert main(["evaluate", str(run), "--samples", "30", "--attacks", "natural,fgsm", "--points"]) == 0
     assert victim.read_bytes() == b"precious"
+
+
+def test_a_report_does_not_go_through_a_link(made: Path, tmp_path: Path) -> None:
+    run, victim = foreign(made / "run", tmp_path / "run"), tmp_path / "victim"
+    victim.mkdir()
+    (victim / "curves.svg").write_text("precious")
+    (run / "report").symlink_to(victim)
+    assert main(["report", str(run)]) == 2
+    assert {path.name: path.read_text() for path in victim.iterdir()} == {"curves.svg": "precious"}
+
+
+@pytest.mark.parametrize("words", [["--resume"], ["ridge", "--overwrite", "--out"]])
+def test_a_solve_does_not_go_through_a_link(made: Path, tmp_path: Path, words: list[str]) -> None:
+    folder, victim = foreign(made / "solve", tmp_path / "solve"), tmp_path / "victim"
+    (folder / "ssi-hg").rename(victim)
+    (folder / "ssi-hg").symlink_to(victim)
+    before = {path.name: path.read_bytes() for path in victim.iterdir()}
+    assert main(["solve", *words, str(folder), "--iterations", "40"]) == 2
+    assert {path.name: path.read_bytes() for path in victim.iterdir()} == before
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "evaluation", "memory"])

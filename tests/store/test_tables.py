@@ -182,7 +182,7 @@ def test_broken_files_are_named_with_their_line(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 def test_a_device_is_refused() -> None:
-    with refused("not-a-regular-file", path=Path("/dev/full")):
+    with refused("linked-file", path=Path("/dev/full"), what="not a regular file"):
         JsonLines("/dev/full")
 
 

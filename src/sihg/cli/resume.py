@@ -67,4 +67,4 @@ def _threads(folder: "RunFolder", asked: int | None) -> int | None:
     began = folder.threads()
     if began is None and asked is None:
         say("warning: the run does not say how many threads it began with: results may not repeat bit by bit")
-    return asked or began
+    return began if asked is None else asked

@@ -1,5 +1,6 @@
 """Run jobs in processes of their own, some at a time; no process outlives the one that waits for it."""
 
+import os
 import signal
 import subprocess
 import threading
@@ -15,6 +16,7 @@ import msgspec
 
 from sihg.errors import InputError
 from sihg.interrupt import stop_on_interrupt
+from sihg.store.files import open_in_place
 
 SECONDS_BETWEEN_LOOKS = 0.2  # for Ctrl-C
 
@@ -109,7 +111,7 @@ class Launcher:
         job.prepare()
         job.log.parent.mkdir(parents=True, exist_ok=True)
         pipe = subprocess.PIPE
-        with job.log.open("ab") as log:
+        with os.fdopen(open_in_place(job.log, os.O_APPEND | os.O_CREAT), "ab") as log:
             child = subprocess.Popen(
                 job.command,
                 stdin=pipe,

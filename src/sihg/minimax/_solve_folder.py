@@ -10,7 +10,7 @@ from sihg.errors import InputError
 from sihg.minimax.history import History
 from sihg.minimax.solve_state import SolveState
 from sihg.minimax.solvers import method_name
-from sihg.store.files import list_names, status, temporary_of, write_bytes, write_text
+from sihg.store.files import list_names, refuse_link, status, temporary_of, write_bytes, write_text
 from sihg.store.run_folder import LOCK_NAME
 from sihg.store.schema import (
     SolveConfig,
@@ -46,6 +46,7 @@ class SolveFolder:
     def begin(self, config: SolveConfig) -> None:
         """Remove the states of an earlier solve, and write the settings."""
         for name in config.methods:
+            refuse_link(self.path / name)
             for file in ("state.safetensors", "history.json", "row.json"):
                 try:
                     (self.path / name / file).unlink(missing_ok=True)
@@ -69,6 +70,7 @@ class SolveFolder:
 
     def write_row(self, row: SolveRow) -> None:
         """Write METHOD/row.json."""
+        refuse_link(self.path / row.method)
         write_record(self.path / row.method / "row.json", row)
 
     def read_row(self, method: str, config: SolveConfig) -> SolveRow | None:
@@ -90,6 +92,7 @@ class SolveFolder:
     def save(self, method: str, state: SolveState, history: History, path: list[Point]) -> None:
         """Save what a method reached; the state last, since rows after it are dropped when the run continues."""
         folder = self.path / method
+        refuse_link(folder)
         if path:
             rows = [(f"{int(k)}", repr(w), repr(d)) for k, w, d in path]
             write_text(folder / "trajectory.csv", table_text(("iteration", "w", "delta"), rows))

@@ -149,8 +149,12 @@ class Comparison:
         if iterations is not None:
             config = msgspec.structs.replace(config, iterations=iterations)
         made = Comparison(config, load_benchmark(config.problem, config.options), files)
-        if iterations is not None:
-            files.write_config(config)
+        try:
+            if iterations is not None:
+                files.write_config(config)
+        except BaseException:
+            made.close()
+            raise
         return made
 
     def close(self) -> None:

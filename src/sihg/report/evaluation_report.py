@@ -20,7 +20,7 @@ from sihg.report.read.runs import folder_name
 from sihg.report.tables.table import count
 from sihg.report.tables.training_tables import evaluation_table
 from sihg.report.training_report import Drawing, write_figures, write_tables
-from sihg.store.files import write_text
+from sihg.store.files import refuse_link, write_text
 from sihg.store.schema import CurveRecord
 
 
@@ -35,6 +35,7 @@ def report_evaluations(folder: Path) -> list[Path]:
     colours = dict(zip(by_record, (look.colour for look in looks(list(by_record))), strict=True))
     values = {column.key: {row[i] for row in table.rows} for i, column in enumerate(table.columns)}
     shown = table.part(*(key for key in values if key not in ("checkpoint", "data") or len(values[key]) > 1))
+    refuse_link(folder / "report")
     figures = write_figures(_drawings(folder, records), folder / "report")
     page = render(
         "evaluations.html",

@@ -6,6 +6,7 @@ from typing import Any
 
 from sihg.errors import InputError
 from sihg.report.read.runs import folder_name, read_run, run_folders
+from sihg.store.files import refuse_link
 
 
 def write_events(folder: Path) -> list[Path]:
@@ -17,10 +18,13 @@ def write_events(folder: Path) -> list[Path]:
         writer: Any = import_module("tensorboardX").SummaryWriter
     except ImportError as error:
         raise InputError("tensorboard-missing", error=error) from error
+    for place in (folder / "report", folder / "report" / "tensorboard"):
+        refuse_link(place)
     return [_write(writer, run, folder / "report" / "tensorboard" / folder_name(run)) for run in run_folders(folder)]
 
 
 def _write(writer: Any, run: Path, out: Path) -> Path:
+    refuse_link(out)
     for old in out.glob("events.out.tfevents.*"):
         old.unlink()
     with writer(str(out)) as events:

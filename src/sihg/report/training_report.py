@@ -18,7 +18,7 @@ from sihg.report.page.training_page import training_page
 from sihg.report.read.runs import Entry, first_gallery, folder_name, group_trials, read_runs
 from sihg.report.tables.table import Table, as_csv, as_latex, as_markdown, count, for_reading
 from sihg.report.tables.training_tables import difference_table, entry_table, evaluation_table, training_table
-from sihg.store.files import write_text
+from sihg.store.files import refuse_link, write_text
 
 
 class Drawing(NamedTuple):
@@ -47,6 +47,7 @@ def report_training(
     out = folders[0] if out is None else Path(out)
     runs = read_runs(folders)
     entries = group_trials(runs)
+    refuse_link(out / "report")
     figures = write_figures(drawings(entries), out / "report")
     headline, owners = entry_table(entries)
     differences = difference_table(headline, owners)

@@ -135,6 +135,13 @@ def read_regular(path: str | Path, limit: int = MAX_TEXT_BYTES) -> bytes:
         return file.read(found.st_size)  # not what is appended meanwhile
 
 
+def refuse_link(folder: Path) -> None:
+    """Raise InputError if a folder in which files are to be written is a link: they would be written elsewhere."""
+    found = status(folder)
+    if found is not None and not stat.S_ISDIR(found.st_mode):
+        raise InputError("linked-folder", path=folder)
+
+
 def sha256_of_file(path: str | Path) -> str:
     """Return the SHA-256 of a regular file's content."""
     with _open_regular(path) as file:

@@ -7,12 +7,12 @@ import shutil
 import stat
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
 from sihg.errors import InputError
-from sihg.store.files import list_names, make_parents, status, temporary_of, write_bytes
+from sihg.store.files import list_names, make_parents, refuse_link, status, temporary_of, write_bytes
 from sihg.store.manifest import newest_manifest
 from sihg.store.schema import Environment, read_record, toml_bytes, write_record
 from sihg.store.trust import OWNER, is_own, mark_own
@@ -139,9 +139,7 @@ class RunFolder:
     def check_links(self) -> None:
         """Raise InputError if a folder in which the run writes is a link: it would write elsewhere."""
         for path in (self.checkpoints, self.evaluation, self.memory):
-            found = status(path)
-            if found is not None and not stat.S_ISDIR(found.st_mode):
-                raise InputError("linked-folder", path=path)
+            refuse_link(path)
 
     def _contents(self) -> list[str]:
         """List what lies in the folder, except its lock, its output and leftovers of interrupted writes.
@@ -283,15 +281,16 @@ def locked(folder: str | Path) -> Iterator[FolderHandle]:
         raise InUseError("folder-in-use", folder=folder, holder=_read_holder(path)) from None
     except OSError as error:
         raise InputError("cannot-lock", folder=folder, reason=error.strerror or error) from error
-    handle = FolderHandle(folder)
     try:
-        handle.include(path)
-        yield handle
+        with closing(FolderHandle(folder)) as handle:
+            handle.include(path)
+            try:
+                yield handle
+            finally:
+                with suppress(OSError, InputError):  # the name is for people; the lock itself is freed below
+                    handle.check()
+                    os.truncate(path, 0)
     finally:
-        with suppress(OSError, InputError):  # the name is for people; the lock itself is freed below
-            handle.check()
-            os.truncate(path, 0)
-        handle.close()
         lock.release()
 
 

@@ -10,7 +10,6 @@ import json
 import math
 import os
 import re
-import stat
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from zlib import crc32
@@ -23,6 +22,7 @@ from sihg.store.files import Json, open_in_place, read_regular, status, sync_fol
 # The last column of a table, and the last key of a log's line. Most lines hold seconds, so equal runs have other sums:
 # who compares two runs without their seconds leaves this out, too.
 SUM = "sum_with_seconds"
+MAX_SHOWN = 80  # bytes of a damaged file, in an error
 LineSum = Callable[[Sequence[str], Path], int]  # checks lines and returns the sum of the last
 _JSON_SUM = re.compile(rf', "{SUM}": "([0-9a-f]{{8}})"}}$')
 
@@ -35,14 +35,15 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 class _Lines:
-    """A text file to which whole lines are appended; an incomplete last line of a killed process is cut off first."""
+    """A text file to which whole lines are appended; the first write cuts off an incomplete last line."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._sum = 0
+        self._sum = self._size = 0
         if status(self.path) is not None:
+            self._cut(self.path.stat().st_size)  # cuts nothing, but refuses links
             whole = _whole_lines(self.path)
-            self._cut(len(whole.encode()))
+            self._size = len(whole.encode())  # what follows is cut off by the first write, not by a look
             self._sum = self._verify(whole)
 
     def _verify(self, text: str) -> int:
@@ -50,11 +51,8 @@ class _Lines:
         raise NotImplementedError
 
     def size(self) -> int:
-        """Return the number of bytes so far; a link is refused."""
-        found = status(self.path)
-        if found is not None and stat.S_ISLNK(found.st_mode):
-            raise InputError("linked-file", path=self.path, what="a link")
-        return 0 if found is None else found.st_size
+        """Return the number of bytes of the whole lines so far."""
+        return self._size
 
     def mark(self) -> Mark:
         """Return how far the file is, for `truncate`."""
@@ -69,7 +67,7 @@ class _Lines:
         if (text and not text.endswith("\n")) or f"{(kept := self._verify(text)):08x}" != mark.sum:
             raise InputError("table-differs", path=self.path, size=mark.bytes)
         self._cut(mark.bytes)
-        self._sum = kept
+        self._sum, self._size = kept, mark.bytes
 
     def flush_to_disk(self) -> None:
         """Return when every line so far, and the file's name, are on the disk."""
@@ -86,6 +84,7 @@ class _Lines:
 
     def _append(self, line: str, total: int) -> None:
         """Write a line, whose sum is `total`."""
+        self._cut(self._size)
         data = line.encode(errors="backslashreplace")  # a file name may not be UTF-8; in JSON this is its escape
         try:
             handle = open_in_place(self.path, os.O_APPEND | os.O_CREAT)
@@ -98,15 +97,16 @@ class _Lines:
                 os.close(handle)
         except OSError as error:
             raise self._failed(error) from error
-        self._sum = total
+        self._sum, self._size = total, self._size + len(data)
 
     def _cut(self, size: int) -> None:
         try:
-            if size < self.size():
+            if status(self.path) is not None:
                 handle = open_in_place(self.path)
                 try:
-                    os.ftruncate(handle, size)
-                    os.fsync(handle)
+                    if size < os.fstat(handle).st_size:
+                        os.ftruncate(handle, size)
+                        os.fsync(handle)
                 finally:
                     os.close(handle)
         except OSError as error:
@@ -135,6 +135,10 @@ class Table(_Lines):
         super().__init__(path)
         if self.size() == 0:
             header = _csv_cells(self.columns)
+            left = read_regular(self.path) if status(self.path) is not None else b""
+            if not f"{header},{SUM}".encode().startswith(left):  # more than a header whose writing was cut short
+                found = left[:MAX_SHOWN].decode(errors="replace")
+                raise InputError("table-columns-differ", path=self.path, found=found, wanted=header)
             self._append(f"{header},{SUM}\n", _chained(header, 0))
 
     def _verify(self, text: str) -> int:
@@ -188,7 +192,7 @@ def table_text(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def reseal_table(path: Path) -> bytes:
     """Return a table that was edited on purpose with new sums."""
-    lines = list(csv.reader(_whole_lines(path).split("\n")[:-1]))
+    lines = list(csv.reader(_all_lines(path)))
     if not lines or lines[0][-1] != SUM or any(len(line) != len(lines[0]) for line in lines):
         raise InputError("table-line", path=path, line=1)
     return table_text(lines[0][:-1], [line[:-1] for line in lines[1:]]).encode()
@@ -197,7 +201,7 @@ def reseal_table(path: Path) -> bytes:
 def reseal_log(path: Path) -> bytes:
     """Return a log that was edited on purpose with new sums."""
     total, text = 0, ""
-    for number, line in enumerate(_whole_lines(path).split("\n")[:-1], 1):
+    for number, line in enumerate(_all_lines(path), 1):
         try:
             entry = {key: value for key, value in json.loads(line).items() if key != SUM}
         except (ValueError, AttributeError, RecursionError) as error:
@@ -286,6 +290,14 @@ def _check_mark(path: Path, text: str, mark: Mark | None, line_sum: LineSum) -> 
     kept = data[: mark.bytes].decode(errors="replace").split("\n")
     if kept[-1] or f"{line_sum(kept[:-1], path):08x}" != mark.sum:
         raise InputError("table-differs", path=path, size=mark.bytes)
+
+
+def _all_lines(path: Path) -> list[str]:
+    """Return the lines of a file that was edited on purpose; an incomplete last line is an error, and not left out."""
+    lines = _whole_lines(path).split("\n")[:-1]
+    if not read_regular(path).endswith(b"\n"):
+        raise InputError("table-line", path=path, line=len(lines) + 1)
+    return lines
 
 
 def _whole_lines(path: str | Path) -> str:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from sihg.errors import InputError
-from sihg.store.files import make_parents, read_regular, write_bytes
+from sihg.store.files import make_parents, read_regular, sync_folder, write_bytes
 
 OWNER = ".owner"
 KEY_BYTES = 32
@@ -102,5 +102,6 @@ def _make_key(path: Path) -> None:
             os.fsync(file.fileno())
         with suppress(FileExistsError):
             os.link(temporary, path)
+        sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)

@@ -6,6 +6,7 @@ This is `sihg check`. Pages, pictures, `output.log` and tables for people carry 
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal
 
@@ -16,15 +17,22 @@ from sihg.store.arrays import reseal_arrays
 from sihg.store.files import list_names, read_regular, sha256_of_file, status, write_bytes
 from sihg.store.manifest import find_checkpoint, newest_manifest, read_file, read_manifest
 from sihg.store.run_folder import locked
-from sihg.store.schema import read_json, write_json
+from sihg.store.schema import Record, read_json, read_record, write_json, write_record
 from sihg.store.seal import MARK, NO_SUM, SEAL_KEY, check_seal, require_seal, seal
 from sihg.store.tables import SUM, Mark, read_json_lines, read_table, reseal_log, reseal_table
 
 ACCEPTED = "accepted.json"  # sums of tables that were edited on purpose after a checkpoint was made
 TABLES = {"metrics.csv": "metrics", "memory.csv": "memory", "log.jsonl": "log"}  # and their names in a checkpoint
+SETTINGS = ("config.toml", "config.json", "grid.toml")  # of a folder that has a lock of its own
+KINDS = (".json", ".jsonl", ".toml", ".csv", ".npz", ".npy", ".safetensors")
 FOR_PEOPLE = ("history.csv", "table.csv")  # not read again
-UNSEALED = (".html", ".svg", ".png", ".md", ".log", ".bin")
 Result = Literal["good", "no sum", "wrong", "accepted"]
+
+
+class Accepted(Record, frozen=True, kw_only=True):
+    """accepted.json."""
+
+    tables: dict[str, str]  # SHA-256 by name
 
 
 class FileCheck(msgspec.Struct, frozen=True):
@@ -61,7 +69,9 @@ def check_folder(folder: str | Path, *, accept: bool = False) -> list[FileCheck]
         raise InputError("not-a-folder", folder=folder, reason=reason)
     if not accept:
         return [_check(path) for path in _files(folder)]
-    with locked(folder):
+    with ExitStack() as locks:
+        for home in {folder, *(path.parent for path in _files(folder) if path.name in SETTINGS)}:
+            locks.enter_context(locked(home))
         # Arrays before the records that keep their sums.
         return [_accept(_check(path)) for path in sorted(_files(folder), key=lambda path: path.suffix == ".json")]
 
@@ -76,18 +86,19 @@ def accepted_tables(run: Path) -> dict[str, str]:
     """Return the SHA-256 of the tables of a run that were edited on purpose, by their names."""
     if status(run / ACCEPTED) is None:
         return {}
-    found: dict[str, str] = msgspec.convert(read_json(run / ACCEPTED, "remove the file")["tables"], dict[str, str])
-    return found
+    return read_record(run / ACCEPTED, Accepted, "restore the file").tables
 
 
 def _files(folder: Path) -> Iterator[Path]:
     """Yield the files that carry sums, and each checkpoint's folder once."""
     for name in list_names(folder):
         path = folder / name
+        if name.startswith("."):  # a file that is being written, or a checkpoint that is being removed
+            continue
         if path.is_dir() and not path.is_symlink():
             if name != "report":
                 yield from [path] if status(path / "manifest.json") is not None else _files(path)
-        elif not name.startswith(".") and name not in FOR_PEOPLE and not name.endswith(UNSEALED):
+        elif name not in FOR_PEOPLE and path.suffix in KINDS:
             yield path
 
 
@@ -106,8 +117,9 @@ def _result(path: Path) -> Result:
     if path.suffix == ".csv":
         return _check_table(path)
     if path.name == "log.jsonl":
-        read_json_lines(path, sealed=True, mark=_mark(path))
-        return "good"
+        mark = _mark(path)
+        read_json_lines(path, mark=mark)
+        return "good" if mark is not None or f'"{SUM}"'.encode() in read_regular(path) else "no sum"
     if path.suffix == ".npy":
         return "good"  # its record keeps its sum
     data = read_regular(path, 2**36)
@@ -141,7 +153,9 @@ def _check_beside(record: Path, files: object) -> None:
     """Check the files whose sums a record keeps."""
     for name, expected in (files if isinstance(files, dict) else {}).items():
         path = record.parent / Path(name).name
-        if status(path) is not None and sha256_of_file(path) != expected:
+        if status(path) is None:
+            raise InputError("file-missing", path=path, record=record)
+        if sha256_of_file(path) != expected:
             raise InputError("seal-wrong", path=path)
 
 
@@ -189,7 +203,8 @@ def _accept_json(path: Path) -> None:
     content.pop(SEAL_KEY, None)
     names = [name for name in content.get("files", {}) if status(path.parent / Path(name).name) is not None]
     sums = {name: sha256_of_file(path.parent / Path(name).name) for name in names}
-    write_json(path, content | ({"files": sums} if sums else {}))
+    edited = {"edited": True} if "attacks" in content or "curves" in content else {}  # reports say so
+    write_json(path, content | edited | ({"files": sums} if sums else {}))
 
 
 def _reseal_comment(data: bytes) -> bytes:
@@ -201,4 +216,4 @@ def _keep_accepted(path: Path) -> None:
     """Note that a table counts although a checkpoint knows it otherwise."""
     if path.name in TABLES:
         tables = accepted_tables(path.parent) | {path.name: sha256_of_file(path)}
-        write_json(path.parent / ACCEPTED, {"tables": tables})
+        write_record(path.parent / ACCEPTED, Accepted(tables=tables))

@@ -127,6 +127,8 @@ def collect_evaluations(
         weights = Path(record.weights).name
         if checkpoints.get(weights) not in (None, record.sha256):
             raise InputError("record-other-weights", path=source, weights=weights)
+        if record.edited:
+            remarks[Remark(f"{source.name} was edited on purpose after it was written", record=source.stem)] = None
         older = weights if _has_newer(weights, checkpoints) else ""
         rows: Sequence[AttackRow | CurveRow]
         if isinstance(record, EvaluationRecord):
@@ -265,6 +267,8 @@ def check_same_samples(records: Mapping[Path, AnyRecord]) -> None:
     """Raise InputError if records of the same data set and subset are of other samples: they cannot be compared."""
     seen: dict[tuple[object, ...], tuple[Path, str]] = {}
     for source, record in records.items():
+        if not record.split:  # samples in memory, which may all have one name
+            continue
         kind = (record.data, record.split, record.samples, record.of, record.seed)
         other, contents = seen.setdefault(kind, (source, record.contents))
         if record.contents and contents and record.contents != contents:

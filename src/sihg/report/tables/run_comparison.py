@@ -123,6 +123,8 @@ def compare_runs(runs: Sequence[TrainingRun]) -> Comparison:
             )
         )
     notes = ["no setting differs"] if len(runs) > 1 and not differing else []
+    said = [(run.name, text) for run in runs for text in (*run.warnings, *(remark.text for remark in run.remarks))]
+    notes += [f"{name}: {text}" for name, text in said if "edited on purpose" in text]
     if any(test.rule == PROVEN for of_run in results.values() for test in of_run.values()):
         notes.append(f"{PROVEN}: a lower bound; attacks give upper bounds")
     shown = means if several else Table(means.columns, [])

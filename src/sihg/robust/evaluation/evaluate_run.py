@@ -221,6 +221,8 @@ def prepare(target: Target, *, data_dir: Path | None = None) -> PreparedEvaluati
         handle = FolderHandle(weights.folder.path)
         # Before the attacks; an evaluation folder that is not there yet is made when there is something to keep.
         make_folder(weights.folder.path if status(target.home) is None else target.home)
+    elif target.home is not None:
+        handle = FolderHandle(target.home)  # made by `find_targets`
     partial = task.open_partial(target.home, points=request.points, handle=handle)
     return PreparedEvaluation(target, task, partial, handle)
 

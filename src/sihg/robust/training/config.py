@@ -7,6 +7,7 @@ import difflib
 import math
 import tomllib
 from collections.abc import Collection, Mapping
+from contextlib import nullcontext
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
 from importlib.resources import files
@@ -20,11 +21,12 @@ from sihg.robust.methods.settings import MethodSettings, check_fields, match_fie
 from sihg.robust.training.schedules import SCHEDULES
 from sihg.store.files import from_toml
 from sihg.store.run_folder import RunFolder
-from sihg.store.schema import flatten_settings, nest_settings, read_run_config, read_toml
-from sihg.store.trust import check_code
+from sihg.store.schema import flatten_settings, nest_settings, read_toml
+from sihg.store.trust import is_own
+from sihg.user_code import refuse_user_code
 
 SECTIONS = ("method", "optimizer", "schedule")
-_NOT_CODE = ("npz:", "folder:", "fit:", "transfer:")  # values with a colon that name data or a run
+_NOT_CODE = {"data": ("npz:", "folder:", "fit:"), "evaluate_with": ("transfer:",)}  # names with a colon
 Table = Mapping[str, object]  # settings by name, as a TOML file or a caller gives them
 
 
@@ -220,12 +222,8 @@ def read_settings(path: Path, method: str | None = None, *, trust: bool = False)
     The config of a foreign run may name code only with `trust`.
     """
     table = from_toml(path)
-    if "format" in table:  # the config of a run, not one that the user wrote
-        check_code(path.parent, path, code_in(flatten_settings(table)), trust=trust)
-    try:
-        return _from_table(table, method)
-    except InputError as error:
-        raise error.within(path) from error
+    by_user = "format" not in table  # not the config of a run, which sihg writes
+    return _read_table(table, method, path, trust=trust or by_user)
 
 
 def read_run_settings(folder: RunFolder, *, trust: bool = False, given: Collection[str] = ()) -> Settings:
@@ -239,28 +237,37 @@ def read_run_settings(folder: RunFolder, *, trust: bool = False, given: Collecti
         InputError: The file is damaged, or the folder is foreign and names code ("foreign-code").
     """
     path = folder.config
-    config, table = read_run_config(path), read_toml(path)
-    named = {name: text for name, text in code_in(config.settings).items() if name not in given}
-    check_code(folder.path, path, named, trust=trust)
+    table = read_toml(path)
     missing = next((section for section in SECTIONS if section not in table), None)
     if missing or not path.read_bytes().endswith(b"\n"):  # before files had seals
         found = f"has no [{missing}]" if missing else "ends within a line"
         raise InputError("config-cut-short", path=path, found=found)
+    return _read_table(table, None, path, trust=trust, given=given)
+
+
+def _read_table(table: Table, method: str | None, path: Path, *, trust: bool, given: Collection[str] = ()) -> Settings:
+    """Return the settings in a file. If it lies in a foreign folder and is not trusted, no code that it names runs."""
+    is_trusted = trust or is_own(path.parent, path)
     try:
-        return _from_table(table, None)
+        with nullcontext() if is_trusted else refuse_user_code(path.parent, path):
+            settings = _from_table(table, method)
     except InputError as error:
-        raise error.within(path) from error
+        raise error if error.code == "foreign-code" else error.within(path) from error
+    if not is_trusted and (named := [text for name, text in code_in(settings).items() if name not in given]):
+        raise InputError("foreign-code", folder=path.parent, code=", ".join(named), settings=path)
+    return settings
 
 
-def code_in(settings: Mapping[str, Value]) -> dict[str, str]:
-    """Return the settings, by dotted name, that name a user's own code.
+def code_in(settings: Settings) -> dict[str, str]:
+    """Return what names a user's own code: the name of the setting, and both in words.
 
-    >>> code_in({"model": "nets.py:make", "data": "npz:a.npz", "method.name": "pgd"})
-    {'model': 'nets.py:make'}
+    >>> code_in(Settings(model="nets.py:make", data="npz:a.npz"))
+    {'model': 'model nets.py:make'}
     """
-    names = ("method.name", "model", "data", "evaluate_with")
-    found = {name: str(settings[name]) for name in names if ":" in str(settings.get(name, ""))}
-    return {name: text for name, text in found.items() if not text.startswith(_NOT_CODE)}
+    names = {"method": settings.method.name, "model": settings.model, "data": settings.data}
+    names["evaluate_with"] = settings.evaluate_with
+    found = {key: name for key, name in names.items() if ":" in name and not name.startswith(_NOT_CODE.get(key, ()))}
+    return {key: f"{key} {name}" for key, name in found.items()}
 
 
 def _from_table(table: Table, method: str | None) -> Settings:

@@ -111,15 +111,16 @@ class TrainingState:
 
     def close_epoch(self, row: MetricsRow, warnings: list[WarningRaised]) -> None:
         """Write the rows of an epoch, keep its weights if they are the best, and go to the next one."""
-        self._check_folder()
         if self.folder is not None:
-            self.files["metrics"].append(row.cells())
+            lines: list[tuple[str, Mapping[str, object]]] = [("metrics", row.cells())]
             if "memory" in self.files:
                 cells = {"epoch": row.epoch, "moved": row.moved, "saturated": row.saturated}
-                self.files["memory"].append({**cells, **self.prepared.method.memory_row(self.progress.epoch)})
-            self.files["log"].append({"event": "epoch", **row.cells()})
-            for warning in warnings:
-                self.files["log"].append({"event": "warning", "epoch": row.epoch, "text": warning.text})
+                lines.append(("memory", {**cells, **self.prepared.method.memory_row(self.progress.epoch)}))
+            lines.append(("log", {"event": "epoch", **row.cells()}))
+            lines += [("log", {"event": "warning", "epoch": row.epoch, "text": w.text}) for w in warnings]
+            for name, line in lines:
+                self._check_folder()
+                self.files[name].append(line)
         here = self.progress
         here.epoch, here.number, here.tally = here.epoch + 1, 0, Tally()
         if row.robust is not None and (here.best is None or _merit(row) > _merit(here.best)):
@@ -158,8 +159,15 @@ class TrainingState:
         path = write_checkpoint(self.folder.checkpoints, f"last-{self.step:08d}", tensors, content)
         if self.prepared.settings.memory_files and self.progress.number == 0:
             # The next epoch overwrites what older checkpoints need, so this one must not be the only one.
+            self._check_folder()
             write_checkpoint(self.folder.checkpoints, f"{TWIN}-{self.step:08d}", tensors, content, keep=1)
         return path
+
+    def has_twin(self) -> bool:
+        """Return whether a second copy of the checkpoint is there, if the run needs one before it goes on."""
+        if self.folder is None or not self.prepared.settings.memory_files:
+            return True
+        return f"{TWIN}-{self.step:08d}" in checkpoint_names(self.folder.checkpoints, TWIN)
 
     def check_finite(self) -> None:
         """Raise NotFiniteError if the weights, their average or the optimiser's state are NaN or infinite."""
@@ -180,6 +188,7 @@ class TrainingState:
 
     def _save_best(self, row: MetricsRow) -> None:
         if self.folder is not None:
+            self._check_folder()
             weights = {"weights": self.prepared.optimizer.evaluated.state_dict()}
             settings = self.prepared.settings.deciding()
             best = BestState(row=row, data=self._data, settings=settings, weights=self._weights_sum())
@@ -212,6 +221,11 @@ class TrainingState:
                 stacklevel=2,
             )
         prepared, tensors = self.prepared, checkpoint.tensors
+        average = set() if prepared.optimizer.average is None else {"average"}
+        if lost := sorted(
+            ({"weights", "optimizer"} | average) - tensors.keys() | state.tables.keys() - self.files.keys()
+        ):
+            raise InputError("checkpoint-damaged", path=checkpoint.path, problems=lost, names=f"no {lost[0]}")
         load_weights(prepared.model, tensors["weights"], checkpoint.path)
         prepared.optimizer.load_state(state.optimizer, tensors)
         self.progress = state.progress

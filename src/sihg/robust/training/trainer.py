@@ -73,7 +73,8 @@ class Trainer:
         self._bind(resuming=checkpoint is not None)
         if checkpoint is not None:
             self.state.load(checkpoint)
-            self._saved_epoch = self.progress.epoch
+            is_complete = self.state.has_twin() or self.progress.epoch >= self.prepared.settings.epochs
+            self._saved_epoch = self.progress.epoch if is_complete else None
         return skipped
 
     def _bind(self, *, resuming: bool) -> None:
