@@ -1,6 +1,7 @@
 """`sihg solve`: run methods on a minimax problem, side by side."""
 
 import argparse
+import io
 import json
 import shlex
 from contextlib import closing
@@ -172,11 +173,12 @@ def _table(summary: "SolveSummary") -> str:
         table.add_row(*cells[: len(table.columns)])
         ended = f"{row.stopped}, sigma {numbers[3]}, tau {numbers[4]}, " if narrow else ""
         below.append(f"{row.method}: {ended}steps from {row.source}")
-    with console.capture() as capture:
-        console.print(table)
-        for line in below:
-            console.print(line, highlight=False)
-    return capture.get().rstrip()
+    text = io.StringIO()
+    console.file = text  # not a capture, which also writes to standard output
+    console.print(table)
+    for line in below:
+        console.print(line, highlight=False)
+    return text.getvalue().rstrip()
 
 
 def _listing(*, as_json: bool) -> str:
