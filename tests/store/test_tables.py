@@ -369,3 +369,14 @@ def test_a_file_that_is_also_another_file_is_not_written(tmp_path: Path, make: L
     with refused("linked-file", path=lines.path):
         reopen(lines)
     assert other.read_bytes() == before + b"half a line"
+
+
+@BOTH
+def test_a_damaged_end_is_not_cut_before_it_is_compared(tmp_path: Path, make: Lines) -> None:
+    lines = make(tmp_path)
+    mark, data = lines.mark(), lines.path.read_bytes()
+    for damaged in (data[:-1] + b"\x0b", data.replace(b"\n", b"\x0b"), data[:-1]):  # one bit of a newline, or all
+        lines.path.write_bytes(damaged)
+        with pytest.raises(InputError):
+            reopen(lines).truncate(mark)
+        assert lines.path.read_bytes() == damaged
