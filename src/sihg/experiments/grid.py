@@ -156,9 +156,10 @@ class Grid:
             raise InputError("out-is-a-file", out=self.folder)
         config = self.folder / GRID
         if status(config) is not None:
+            before = schema.read_grid_config(config)  # names the file if it was changed
             if not self.trust and not is_own(self.folder, config):
                 raise InputError("foreign-grid", folder=self.folder)
-            self._check_config(schema.read_grid_config(config))
+            self._check_config(before)
         elif foreign := [name for name in list_names(self.folder) if not _is_ours(name)]:
             raise InputError("folder-not-a-grid", found=foreign[0], folder=self.folder, file=GRID)
         for cell in self.cells():

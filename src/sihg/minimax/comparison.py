@@ -25,7 +25,7 @@ from sihg.minimax.problem import Problem
 from sihg.minimax.solve import Result, Run
 from sihg.minimax.solve_state import SolveState
 from sihg.minimax.solvers import method_class
-from sihg.parse import Value, parse_names
+from sihg.parse import Value, expand_home, parse_names
 from sihg.store.files import make_folder
 from sihg.store.run_folder import describe_environment, locked
 from sihg.store.schema import SolveConfig, SolveField, SolveRow, SolveSummary
@@ -118,7 +118,7 @@ class Comparison:
         every, options = settings.get("record_every"), dict(settings.get("options", {}))
         benchmark = load_benchmark(problem, options)
         config = SolveConfig(
-            problem=problem if isinstance(problem, str) else benchmark.name,
+            problem=_absolute(problem) if isinstance(problem, str) else benchmark.name,
             options=options,
             methods=tuple(parse_names(methods)),
             iterations=iterations,
@@ -278,6 +278,12 @@ class Comparison:
             self._handle.check()
             self.folder.write_summary(summary, _field(self.benchmark) if self.in_plane else None)
         return summary
+
+
+def _absolute(problem: str) -> str:
+    """Make the path in PATH.py:NAME absolute: a resume in another folder must not run another file of that name."""
+    file, _, name = problem.rpartition(":")
+    return f"{expand_home(file).resolve()}:{name}" if file.endswith(".py") else problem
 
 
 def load_benchmark(problem: Source, options: Mapping[str, Value]) -> zoo.Benchmark:

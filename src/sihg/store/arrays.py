@@ -49,9 +49,12 @@ def write_arrays(
 def reseal_arrays(path: Path) -> None:
     """Give an .npz file that was edited on purpose a new seal."""
     data = read_regular(path, MAX_BYTES)
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        _load(archive, path, None, MAX_BYTES)
-        end = len(data) - len(archive.comment)
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            _load(archive, path, None, MAX_BYTES)
+            end = len(data) - len(archive.comment)
+    except (zipfile.BadZipFile, zlib.error, ValueError, KeyError, EOFError) as error:
+        raise InputError("arrays-unreadable", path=path, why=error) from error
     comment = NO_SUM.encode()
     write_bytes(path, seal(data[: end - _COMMENT_LENGTH] + len(comment).to_bytes(2, "little") + comment))
 

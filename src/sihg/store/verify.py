@@ -4,6 +4,7 @@ This is `sihg check`. Pages, pictures, `output.log` and tables for people carry 
 """
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -15,16 +16,18 @@ import msgspec
 from sihg.errors import InputError
 from sihg.store.arrays import reseal_arrays
 from sihg.store.files import list_names, read_regular, sha256_of_file, status, write_bytes
-from sihg.store.manifest import find_checkpoint, newest_manifest, read_file, read_manifest
+from sihg.store.manifest import NUMBERED, find_checkpoint, newest_manifest, read_file, read_manifest
 from sihg.store.run_folder import locked
-from sihg.store.schema import Record, read_json, read_record, write_json, write_record
+from sihg.store.schema import Record, read_json, read_record, read_toml, write_json, write_record
 from sihg.store.seal import MARK, NO_SUM, SEAL_KEY, check_seal, require_seal, seal
 from sihg.store.tables import SUM, Mark, read_json_lines, read_table, reseal_log, reseal_table
+from sihg.store.trust import OWNER
 
 ACCEPTED = "accepted.json"  # sums of tables that were edited on purpose after a checkpoint was made
 TABLES = {"metrics.csv": "metrics", "memory.csv": "memory", "log.jsonl": "log"}  # and their names in a checkpoint
 SETTINGS = ("config.toml", "config.json", "grid.toml")  # of a folder that has a lock of its own
 KINDS = (".json", ".jsonl", ".toml", ".csv", ".npz", ".npy", ".safetensors")
+MEMORY_FILES = ("memory/memory.json", "memory/generation0-0000.bin", "memory/generation1-0000.bin")
 FOR_PEOPLE = ("history.csv", "table.csv")  # not read again
 Result = Literal["good", "no sum", "wrong", "accepted"]
 
@@ -67,13 +70,19 @@ def check_folder(folder: str | Path, *, accept: bool = False) -> list[FileCheck]
     if not folder.is_dir():
         reason = "it is a file" if status(folder) is not None else "it does not exist"
         raise InputError("not-a-folder", folder=folder, reason=reason)
+    missing = [
+        FileCheck(path, "wrong", f"{path} is missing: restore it")
+        for home, _, _ in os.walk(folder)
+        for path in _missing(Path(home))
+    ]
     if not accept:
-        return [_check(path) for path in _files(folder)]
+        return [*(_check(path) for path in _files(folder)), *missing]
     with ExitStack() as locks:
         for home in {folder, *(path.parent for path in _files(folder) if path.name in SETTINGS)}:
             locks.enter_context(locked(home))
         # Arrays before the records that keep their sums.
-        return [_accept(_check(path)) for path in sorted(_files(folder), key=lambda path: path.suffix == ".json")]
+        paths = sorted(_files(folder), key=lambda path: path.suffix == ".json")
+        return [*(_accept(_check(path)) for path in paths), *missing]
 
 
 def describe_checks(checks: Sequence[FileCheck]) -> str:
@@ -102,6 +111,25 @@ def _files(folder: Path) -> Iterator[Path]:
             yield path
 
 
+def _missing(home: Path) -> Iterator[Path]:
+    """Yield the files of a folder that its other files say must be there."""
+    if home.name == "checkpoints":
+        names = [name for name in list_names(home) if NUMBERED.fullmatch(name)]
+        yield from (home / name / "manifest.json" for name in names if status(home / name / "manifest.json") is None)
+    manifest = newest_manifest(home / "checkpoints", "last") if status(home / "config.toml") is not None else None
+    if manifest is None:
+        return
+    kept = [name for name, table in TABLES.items() if table in manifest.state.get("tables", {})]
+    in_files = manifest.state.get("settings", {}).get("memory_files") is True
+    kept += ["environment.json", *(MEMORY_FILES if in_files else ())]
+    yield from (home / name for name in kept if status(home / name) is None)
+
+
+def _is_sealed(path: Path) -> bool:
+    """Return whether a file lies in a folder that a command has marked, as they do since files carry sums."""
+    return any(status(folder / OWNER) is not None for folder in list(path.parents)[:3])
+
+
 def _check(path: Path) -> FileCheck:
     try:
         return FileCheck(path, _result(path))
@@ -117,17 +145,18 @@ def _result(path: Path) -> Result:
     if path.suffix == ".csv":
         return _check_table(path)
     if path.name == "log.jsonl":
-        mark = _mark(path)
-        read_json_lines(path, mark=mark)
-        return "good" if mark is not None or f'"{SUM}"'.encode() in read_regular(path) else "no sum"
+        read_json_lines(path, sealed=_is_sealed(path), mark=_mark(path))
+        return "good" if f'"{SUM}"'.encode() in read_regular(path) or _is_sealed(path) else "no sum"
     if path.suffix == ".npy":
         return "good"  # its record keeps its sum
     data = read_regular(path, 2**36)
     if path.suffix == ".json":
         content = read_json(path, "restore the file")
         _check_beside(path, content.get("files", {}))
-    elif path.suffix != ".npz" or not path.name.endswith(".partial.npz"):  # sealed with the user's key
-        require_seal(path, data, sealed=False)
+    elif path.suffix == ".toml":
+        read_toml(path)
+    elif not path.name.endswith(".partial.npz"):  # sealed with the user's key
+        require_seal(path, data, sealed=_is_sealed(path))
     return "good" if check_seal(data) != "missing" else "no sum"
 
 
@@ -145,7 +174,7 @@ def _check_checkpoint(path: Path) -> Result:
 
 def _check_table(path: Path) -> Result:
     header = read_regular(path).partition(b"\n")[0]
-    read_table(path, mark=_mark(path))
+    read_table(path, sealed=_is_sealed(path), mark=_mark(path))
     return "good" if header.endswith(f",{SUM}".encode()) else "no sum"
 
 
