@@ -15,7 +15,7 @@ import msgspec
 
 from sihg.errors import InputError
 from sihg.store.arrays import reseal_arrays
-from sihg.store.files import list_names, read_regular, sha256_of_file, status, write_bytes
+from sihg.store.files import from_toml, list_names, read_regular, sha256_of_file, status, write_bytes
 from sihg.store.manifest import NUMBERED, find_checkpoint, newest_manifest, read_file, read_manifest
 from sihg.store.run_folder import locked
 from sihg.store.schema import Record, read_json, read_record, read_toml, write_json, write_record
@@ -217,6 +217,8 @@ def _accept(check: FileCheck) -> FileCheck:
         elif path.suffix == ".json":
             _accept_json(path)
         elif path.suffix == ".toml":
+            if not from_toml(path):
+                return check
             write_bytes(path, _reseal_comment(read_regular(path)))
         elif path.suffix == ".npz":
             reseal_arrays(path)
