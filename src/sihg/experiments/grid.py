@@ -83,7 +83,7 @@ class Cell:
         return sum(phases.values()) - phases["training"] * min(1.0, self.epochs_done() / self.settings.epochs)
 
     def record(self) -> EvaluationRecord | None:
-        """Return the evaluation of the finished run's newest weights; None if there is none.
+        """Return the evaluation of the finished run's newest weights, or None before that evaluation.
 
         A record that is damaged is made again, with a warning.
         """

@@ -138,7 +138,7 @@ def find_checkpoint(path: Path) -> Path:
 
 
 def newest_manifest(folder: Path, prefix: str) -> Manifest | None:
-    """Return the newest valid manifest of the checkpoints PREFIX-NUMBER; None if there is none."""
+    """Return the newest valid manifest of the checkpoints PREFIX-NUMBER, or None."""
     for name in checkpoint_names(folder, prefix):
         manifest, _ = read_manifest(find_checkpoint(folder / name))
         if manifest is not None:

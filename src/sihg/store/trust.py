@@ -36,7 +36,7 @@ def user_key() -> bytes | None:
 
 
 def mark_own(folder: Path, settings: bytes) -> None:
-    """Write the mark of a folder that is about to get these settings; without a key there is none.
+    """Mark a folder as the user's own, before these settings are written to it. Without a key, do nothing.
 
     The mark of the settings so far stays beside it: a kill may come before the new settings are written.
     """
