@@ -73,7 +73,7 @@ def _find_silence(bench: Bench, ended: Ended) -> str | None:
 
 
 def work_and_fail(workload: Workload, number: int, way: Failure) -> tuple[int, object]:
-    """Work on a disk whose call of this number fails; return the exit code and the result, or the reason for its absence."""
+    """Work on a disk whose call of this number fails; return the exit code, and the result or the error."""
     is_well = False
 
     def before(call: Call) -> int | None:
