@@ -539,3 +539,15 @@ def describe_differences(differences: Sequence[Difference]) -> str:
     shown = ", ".join(f"{d.name} = {d.theirs} (here {d.ours})" for d in differences[:MAX_DIFFERENCES_NAMED])
     more = len(differences) - MAX_DIFFERENCES_NAMED
     return f"{shown} and {more} more" if more > 0 else shown
+
+
+def check_config(config: Mapping[str, Value], saved: Mapping[str, Value], checkpoint: Path) -> None:
+    """Raise InputError if config.toml is not the one that a checkpoint was made with, which has saved its settings."""
+    wrong = [found for found in differing_settings(saved, config) if found.name in saved]
+    if wrong:
+        raise InputError(
+            "config-not-of-checkpoint",
+            differences={found.name: (found.theirs, found.ours) for found in wrong},
+            path=checkpoint,
+            shown=describe_differences(wrong),
+        )

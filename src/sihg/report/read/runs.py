@@ -35,8 +35,8 @@ from sihg.store.schema import (
     Environment,
     MetricsRow,
     Settings,
+    check_config,
     convert_record,
-    describe_differences,
     differing_settings,
     read_grid_config,
     read_run_config,
@@ -166,7 +166,8 @@ def read_run(path: Path, name: str = "") -> TrainingRun:
     config = read_run_config(folder.config)
     settings, sealed = config.settings, config.format >= SEALED_FORMAT
     manifests = _read_manifests(folder)
-    _check_settings(folder, settings, manifests)
+    for checkpoint, manifest in manifests.items():
+        check_config(settings, _read_state(folder, checkpoint, manifest).settings, folder.checkpoints / checkpoint)
     marks = _read_marks(folder, manifests)
     weights = {name: manifest.state.get("weights") for name, manifest in manifests.items()}
     evaluations = collect_evaluations(read_records(folder.evaluation), settings, weights)
@@ -267,20 +268,6 @@ def _read_manifests(folder: RunFolder) -> dict[str, Manifest]:
     names = [name for prefix in ("last", "best") for name in checkpoint_names(folder.checkpoints, prefix)]
     found = {name: read_manifest(find_checkpoint(folder.checkpoints / name))[0] for name in names}
     return {name: manifest for name, manifest in found.items() if manifest is not None}
-
-
-def _check_settings(folder: RunFolder, settings: Settings, manifests: Mapping[str, Manifest]) -> None:
-    """Raise InputError if config.toml is not the one that the checkpoints were made with."""
-    for name, manifest in manifests.items():
-        saved = _read_state(folder, name, manifest).settings
-        wrong = [found for found in differing_settings(saved, settings) if found.name in saved]
-        if wrong:
-            raise InputError(
-                "config-not-of-checkpoint",
-                differences={found.name: (found.theirs, found.ours) for found in wrong},
-                path=folder.checkpoints / name,
-                shown=describe_differences(wrong),
-            )
 
 
 def _read_marks(folder: RunFolder, manifests: Mapping[str, Manifest]) -> dict[str, Mark]:

@@ -20,7 +20,7 @@ from sihg.store.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
 from sihg.store.files import read_regular, status
 from sihg.store.manifest import checkpoint_names
 from sihg.store.run_folder import RunFolder
-from sihg.store.schema import DataIdentity, convert_record, describe_differences, differing_settings
+from sihg.store.schema import DataIdentity, check_config, convert_record
 
 MAX_KEYS_NAMED = 3  # in an error
 NEEDED = ("weights", "average")  # files of a checkpoint
@@ -93,22 +93,10 @@ def read_run_weights(
     settings = read_run_settings(folder, trust=trust, given=given)
     found = read_checkpoint(path, NEEDED) if inside else _newest(folder, checkpoint)
     state = convert_record(found.state, WeightsState, found.path, "use another checkpoint")
-    _check_settings(settings, state.settings, found.path)
+    check_config(settings.deciding(), state.settings, found.path)
     tensors = _evaluated(found)
     label = path.resolve().name if inside else checkpoint
     return Weights(tensors, found.path, settings, folder, label, state.data.shape, len(state.data.classes), trust)
-
-
-def _check_settings(settings: Settings, saved: Mapping[str, Value], path: Path) -> None:
-    """Raise InputError if config.toml is not the one that the checkpoint was made with."""
-    found = differing_settings(saved, settings.deciding())
-    if differences := [difference for difference in found if difference.name in saved]:
-        raise InputError(
-            "config-not-of-checkpoint",
-            differences={d.name: (d.theirs, d.ours) for d in differences},
-            path=path,
-            shown=describe_differences(differences),
-        )
 
 
 def _newest(folder: RunFolder, checkpoint: str) -> Checkpoint:
