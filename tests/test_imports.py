@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "sihg"
-FOUNDATION = {"errors", "interrupt", "parse", "user_code"}
+FOUNDATION = {"errors", "interrupt", "launch", "parse", "user_code"}
 # Each room, and the rooms it may import from, besides itself and the foundation.
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "interrupt": set(),
+    "launch": set(),
     "parse": set(),
     "user_code": set(),
     "store": set(),

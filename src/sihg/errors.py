@@ -22,6 +22,8 @@ class SihgError(Exception):
         super().__init__(code if is_text else messages()[code].format(**values))
         self.code, self.values = "" if is_text else code, values
 
+    printed_by: int | None = None  # the process that prints it, if several have it (None: the first)
+
     def within(self, place: object) -> Self:
         """Put the name of a file or the like before the message, and return the error."""
         self.args = (f"{place}: {self}",)

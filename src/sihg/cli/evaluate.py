@@ -30,7 +30,7 @@ EPILOG += """
 A sample counts as broken when it is misclassified at any point that an attack looks at; with --last-iterate, for
 fgsm and pgd, when it is misclassified at the end of a restart. The table ends with the accuracy under all attacks
 together, then the certified one. Checks warn if the result may mislead: docs/checks.md explains each. If an evaluation
-is interrupted, the same command continues it. Records are kept in RUN/evaluation: NAME.json the table, NAME.npz what
+is interrupted, the same command continues it. Under torchrun the processes share the samples. Records are kept in RUN/evaluation: NAME.json the table, NAME.npz what
 each attack found per sample. RUN/gallery.npz has a sample of each class before and after the strongest attack.
 `sihg report RUN` shows them.
 """
@@ -82,6 +82,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate each model and keep its record at once; print the tables, also if a later model fails."""
+    from sihg.core.processes import join_processes
     from sihg.robust.evaluation.evaluate_run import EvaluationRequest, find_targets, prepare
     from sihg.robust.evaluation.partial import EvaluationWarning
 
@@ -95,12 +96,17 @@ def run(args: argparse.Namespace) -> int:
     records: Records = []
     files: list[Path] = []
     lost: list[str] = []
-    with print_warnings(), use_threads(args.threads), Bars() as bars:
+    with (
+        join_processes(args.device or "cpu") as processes,
+        print_warnings(),
+        use_threads(args.threads),
+        Bars() as bars,
+    ):
         warnings.simplefilter("always", EvaluationWarning)
         try:
             for target in find_targets(args.paths, request, out=args.out):
                 bars.prefix = f"{target.title}: " if several else ""
-                prepared = prepare(target, data_dir=args.data_dir)
+                prepared = prepare(target, data_dir=args.data_dir, processes=processes)
                 result = _run(prepared, bars)
                 records.append((target.title, result.record))
                 try:

@@ -82,7 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         finally:
             sys.stdout.flush()
     except SihgError as error:
-        return _fail(f"{error} [{error.code}]" if error.code else str(error))
+        where = f"process {error.printed_by}: " if error.printed_by else ""
+        return _fail(f"{where}{error} [{error.code}]" if error.code else f"{where}{error}", by=error.printed_by or 0)
     except KeyboardInterrupt:
         say("sihg: interrupted")
         return 130
@@ -101,6 +102,6 @@ def _run(words: list[str]) -> int:
     return int(args.run(args))
 
 
-def _fail(message: str) -> int:
-    say(f"sihg: error: {message}")
+def _fail(message: str, by: int = 0) -> int:
+    say(f"sihg: error: {message}", by=by)
     return 2

@@ -31,11 +31,11 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
 
 def run(args: argparse.Namespace) -> int:
     """Restore the newest checkpoint and train to the end."""
-    from sihg.cli.train import TrainingOutput, name_last_checkpoint, print_result
+    from sihg.cli.train import TrainingOutput, continue_run, name_last_checkpoint, print_result
+    from sihg.core.processes import join_processes
     from sihg.robust.training.config import read_run_settings
     from sihg.robust.training.preflight import prepare
-    from sihg.robust.training.trainer import Trainer
-    from sihg.store.run_folder import RunFolder, locked
+    from sihg.store.run_folder import RunFolder
 
     for name in read_settings_arguments(args):
         raise InputError("resume-settings", flag=f"--{name.replace('_', '-')}")
@@ -43,22 +43,15 @@ def run(args: argparse.Namespace) -> int:
     settings = read_run_settings(folder, trust=args.trust)
     count = _threads(folder, args.threads)
     with (
+        join_processes(settings.device, minutes=settings.process_minutes) as processes,
         print_warnings(),
         use_threads(count),
         TrainingOutput(args.logger) as output,
-        locked(folder.path) as handle,
         name_last_checkpoint(folder),
     ):
-        prepared = prepare(settings, data_dir=args.data_dir or folder.data_folder(trust=args.trust))
-        trainer = Trainer(prepared, folder, handle)
-        for text in trainer.resume():
-            say(f"skipped damaged checkpoint {text}")
-        here = trainer.progress
-        if here.epoch >= settings.epochs:
-            say(f"{folder.path} is already finished")
-        else:
-            say(f"continuing at epoch {here.epoch + 1}, batch {here.number + 1}")
-        trained = trainer.run(output)
+        with processes.together():
+            prepared = prepare(settings, data_dir=args.data_dir or folder.data_folder(trust=args.trust))
+        trained = continue_run(folder, prepared, output, processes)
     return print_result(trained, folder, settings, as_json=args.json)
 
 

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from sihg.errors import InputError
+from sihg.launch import rank
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,12 +44,14 @@ def one_line(text: object) -> str:
 
 
 def show(text: object) -> None:
-    """Print a result on standard output.
+    """Print a result on standard output; of several processes of a run only the first prints.
 
     Raises:
         BrokenPipeError: Its reader has gone, which `main` turns into an exit code.
         InputError: It cannot be written, such as to a full disk.
     """
+    if rank():
+        return
     try:
         print(printable(text), flush=True)
     except BrokenPipeError:
@@ -58,8 +61,15 @@ def show(text: object) -> None:
         raise InputError("cannot-print", reason=error.strerror or error) from error
 
 
-def say(text: object) -> None:
-    """Print a message on standard error; the work goes on if it cannot be delivered."""
+def say(text: object, *, by: int = 0) -> None:
+    """Print a message on standard error; the work goes on if it cannot be delivered.
+
+    Args:
+        text: The message.
+        by: Which of several processes of a run prints it.
+    """
+    if rank() != by:
+        return
     with suppress(OSError):
         print(printable(text), file=sys.stderr, flush=True)
 
@@ -120,7 +130,7 @@ class Bar:
 
         console = error_console()
         self._rich = None
-        if console.is_terminal:
+        if console.is_terminal and not rank():
             columns = (
                 TextColumn("{task.description:14}", markup=False),
                 BarColumn(),

@@ -16,8 +16,10 @@ from sihg.robust.training.events import EpochDone, Event, StepDone, WarningRaise
 from sihg.user_code import call_user_code, load_callable
 
 if TYPE_CHECKING:
+    from sihg.core.processes import Processes
     from sihg.robust.training.config import Settings
     from sihg.robust.training.events import Trained
+    from sihg.robust.training.preflight import PreparedTraining
     from sihg.store.run_folder import RunFolder
     from sihg.store.schema import MetricsRow
 
@@ -26,6 +28,7 @@ EPILOG = """examples:
   sihg train --data mnist --method pgd --eps 0.3 --epochs 10 --out runs/mnist-pgd
   sihg train --preset svhn --tau 6/255 --flip --set schedule.peak=4 --out runs/svhn --data-dir /data
   sihg train --config runs/svhn/config.toml --seed 1 --out runs/svhn-1
+  torchrun --nproc-per-node 4 -m sihg train --data cifar10 --lanes 4 --out runs/cifar10
   sihg train --data npz:mine.npz --model mypackage.nets:make --eps 8/255 --optimizer adamw --lr 1e-3 --out runs/mine
 """
 
@@ -53,24 +56,41 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check everything, make the folder, train."""
+    """Check everything, make the folder, train; continue a run whose processes torchrun starts again."""
+    from sihg.core.processes import join_processes
     from sihg.robust.training.fit import check_free, run_in
     from sihg.robust.training.preflight import prepare
+    from sihg.store.run_folder import RunFolder
 
     given = read_settings_arguments(args)
     settings = choose_settings(args.preset, given, config=args.config, trust=args.trust).complete()
     if args.out is None:
         raise InputError("out-missing")
-    folder = check_free(args.out, overwrite=args.overwrite)
+    folder = RunFolder(args.out)
     with (
+        join_processes(settings.device, minutes=settings.process_minutes) as processes,
         print_warnings(),
         use_threads(args.threads),
         TrainingOutput(args.logger) as output,
         name_last_checkpoint(folder),
     ):
-        prepared = prepare(settings, data_dir=args.data_dir)
+        again = any(processes.gather(folder.is_of_launch()))
+        with processes.together():
+            if not again:
+                check_free(args.out, overwrite=args.overwrite)
+            prepared = prepare(settings, data_dir=args.data_dir)
         say(f"samples: {prepared.describe_samples()}")
-        trained = run_in(args.out, prepared, overwrite=args.overwrite, data_dir=args.data_dir, on_event=output)
+        if again:
+            trained = continue_run(folder, prepared, output, processes)
+        else:
+            trained = run_in(
+                args.out,
+                prepared,
+                overwrite=args.overwrite,
+                data_dir=args.data_dir,
+                on_event=output,
+                processes=processes,
+            )
     return print_result(trained, folder, settings, as_json=args.json)
 
 
@@ -99,7 +119,26 @@ def choose_settings(
     return settings.with_values(given)
 
 
-# ---- what a training prints, here and in `sihg resume`
+# ---- what a training does and prints, here and in `sihg resume`
+
+
+def continue_run(
+    folder: "RunFolder", prepared: "PreparedTraining", output: "TrainingOutput", processes: "Processes"
+) -> "Trained":
+    """Go back to the newest checkpoint and train to the end."""
+    from sihg.robust.training.fit import open_run
+    from sihg.robust.training.trainer import Trainer
+
+    with open_run(folder.path, processes) as (_, handle):
+        trainer = Trainer(prepared, folder, handle, processes)
+        for text in trainer.resume():
+            say(f"skipped damaged checkpoint {text}")
+        here = trainer.progress
+        if here.epoch >= prepared.settings.epochs:
+            say(f"{folder.path} is already finished")
+        else:
+            say(f"continuing at epoch {here.epoch + 1}, batch {here.number + 1}")
+        return trainer.run(output)
 
 
 @contextmanager

@@ -186,8 +186,7 @@ class L2Set:
         """Draw uniformly from the ball: a normal direction, and a length radius u^(1/d)."""
         noise = torch.randn(self.low.shape, generator=generator, dtype=self.low.dtype)
         lengths = torch.rand((len(noise),) + (1,) * (noise.dim() - 1), generator=generator, dtype=noise.dtype)
-        noise, lengths = noise.to(self.low.device), lengths.to(self.low.device)
-        noise.mul_(radius * lengths ** (1 / math.prod(noise.shape[1:])) / _norms(noise))
+        scale_to_ball(noise := noise.to(self.low.device), lengths.to(self.low.device), radius)
         return self.project_(noise if centre is None else noise.add_(centre))
 
     def rows(self, index: Tensor) -> "L2Set":
@@ -201,6 +200,12 @@ class L2Set:
 
 
 Feasible = LinfSet | L2Set  # a convex set of perturbations per row of a batch
+
+
+def scale_to_ball(normal: Tensor, u: Tensor, radius: float | Tensor) -> Tensor:
+    """Scale normal rows, in place, to uniform points of the L2 ball: lengths radius u^(1/d), u uniform per row."""
+    lengths = u.view(-1, *(1,) * (normal.dim() - 1)) ** (1 / math.prod(normal.shape[1:]))
+    return normal.mul_(radius * lengths / _norms(normal))
 
 
 def uniform_noise(

@@ -66,31 +66,63 @@ def write_checkpoint(
     Each group of `tensors` becomes one file; `state` is JSON. Of names PREFIX-NUMBER, keep this one and the `keep` - 1
     before it.
     """
-    folder = Path(folder)
-    for part in (name, *tensors):
-        if not PLAIN_NAME.fullmatch(part):
-            raise InputError("checkpoint-name", name=part)
     if keep < 1:
         raise InputError("checkpoint-keep", keep=keep)
     _check_json(state := dict(state), "state")
-    temporary = _hidden(folder, name, "tmp")
+    temporary = begin_checkpoint(folder, name)
     try:
+        return finish_checkpoint(temporary, name, write_groups(temporary, tensors), state, keep)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+# ---- the same in three parts, for several processes: one begins and finishes, all write their groups between
+
+
+def begin_checkpoint(folder: str | Path, name: str) -> Path:
+    """Make the temporary folder of a checkpoint; the next call for the same prefix removes what a kill has left."""
+    folder = Path(folder)
+    if not PLAIN_NAME.fullmatch(name):
+        raise InputError("checkpoint-name", name=name)
+    temporary = _hidden(folder, name, "tmp")
+    with _named_errors(folder, name):
         if not folder.is_dir():
             folder.mkdir()  # not its parents: a run that was removed is not made anew
             sync_folder(folder.parent)
         _tidy(folder, name)
         temporary.mkdir()
-        files = {f"{key}.safetensors": _write_tensors(temporary, key, group) for key, group in tensors.items()}
+    return temporary
+
+
+def write_groups(temporary: Path, tensors: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Json]:
+    """Write groups of tensors durably into a checkpoint's temporary folder; return what the manifest says of them."""
+    for key in tensors:
+        if not PLAIN_NAME.fullmatch(key):
+            raise InputError("checkpoint-name", name=key)
+    with _named_errors(temporary.parent, temporary.name):
+        return {f"{key}.safetensors": _write_tensors(temporary, key, group) for key, group in tensors.items()}
+
+
+def finish_checkpoint(
+    temporary: Path, name: str, files: Mapping[str, Json], state: Mapping[str, object], keep: int = 2
+) -> Path:
+    """Write the manifest and give the checkpoint its name, durably; remove older ones beyond `keep`."""
+    folder = temporary.parent
+    with _named_errors(folder, name):
         _write_durably(temporary / MANIFEST, manifest_bytes(files, state))
         sync_folder(temporary)
         _put(temporary, folder / name)
-    except OSError as error:
-        raise InputError("cannot-write-checkpoint", folder=folder, name=name, reason=error.strerror or error) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     with suppress(OSError):  # the new one is safe; the next call removes what could not be removed now
         _prune(folder, name, keep)
     return folder / name
+
+
+@contextmanager
+def _named_errors(folder: Path, name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError("cannot-write-checkpoint", folder=folder, name=name, reason=error.strerror or error) from error
 
 
 def read_checkpoint(path: str | Path, only: Collection[str] | None = None) -> Checkpoint:
@@ -102,16 +134,22 @@ def read_checkpoint(path: str | Path, only: Collection[str] | None = None) -> Ch
 
 
 def newest_checkpoint(
-    folder: str | Path, prefix: str, only: Collection[str] | None = None, *, twin: str = ""
+    folder: str | Path,
+    prefix: str,
+    only: Collection[str] | None = None,
+    *,
+    twin: str = "",
+    most: int | None = None,
 ) -> tuple[Checkpoint, list[Skipped]]:
     """Read the valid checkpoint PREFIX-NUMBER with the highest number; also return the newer ones that are damaged.
 
     With `only` these groups of tensors, damage to the others does not matter. TWIN-NUMBER is a second copy of
-    PREFIX-NUMBER, which is read if that one is damaged.
+    PREFIX-NUMBER, which is read if that one is damaged. Numbers above `most` are left out.
     """
     folder = Path(folder)
     skipped: list[Skipped] = []
     names = checkpoint_names(folder, prefix) + (checkpoint_names(folder, twin) if twin else [])
+    names = [name for name in names if most is None or number_of(name) <= most]
     for name in sorted(names, key=number_of, reverse=True):  # stable: a checkpoint comes before its twin
         checkpoint, problems = _read(find_checkpoint(folder / name), only)
         if checkpoint is not None:

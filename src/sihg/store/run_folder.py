@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from sihg.errors import InputError
+from sihg.launch import launch_id
 from sihg.store.files import list_names, make_parents, refuse_link, status, temporary_of, write_bytes
 from sihg.store.manifest import newest_manifest
 from sihg.store.schema import Environment, read_record, toml_bytes, write_record
@@ -96,7 +97,8 @@ class RunFolder:
         config = toml_bytes(settings, comments)
         where = None if data_folder is None else str(data_folder)
         mark_own(self.path, config)
-        write_record(self.environment, describe_environment(threads=threads, data_folder=where))
+        environment = describe_environment(threads=threads, data_folder=where, launch=launch_id())
+        write_record(self.environment, environment)
         write_bytes(self.config, config)
 
     def read_environment(self) -> Environment:
@@ -110,6 +112,11 @@ class RunFolder:
         manifest = newest_manifest(self.checkpoints, "last")
         found = None if manifest is None else manifest.state.get("threads")
         return found if isinstance(found, int) else self.read_environment().threads
+
+    def is_of_launch(self) -> bool:
+        """Return whether the folder has a run that torchrun began, and whose processes it now starts again."""
+        begun = status(self.path) is not None and status(self.config) is not None
+        return begun and bool(launch_id()) and self.read_environment().launch == launch_id()
 
     def is_own(self) -> bool:
         """Return whether this user's own command made the run."""
@@ -318,7 +325,7 @@ def _read_holder(path: Path) -> str:
 
 
 def describe_environment(
-    *, threads: int | None = None, dtype: str | None = None, data_folder: str | None = None
+    *, threads: int | None = None, dtype: str | None = None, data_folder: str | None = None, launch: str = ""
 ) -> Environment:
     """Return a record of the versions and the processor here, for files that say what a result was made with."""
     return Environment(
@@ -331,6 +338,7 @@ def describe_environment(
         threads=threads,
         dtype=dtype,
         data_folder=data_folder,
+        launch=launch,
     )
 
 

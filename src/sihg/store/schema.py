@@ -71,6 +71,7 @@ class Environment(Record, frozen=True, kw_only=True, omit_defaults=True):
     threads: int | None = None
     dtype: str | None = None
     data_folder: str | None = None  # believed only in a folder that this user's own command made
+    launch: str = ""  # of torchrun, whose restarts continue the run
 
 
 class MetricsRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,9 +113,10 @@ MEMORY_COLUMNS = (
 
 
 class Tally(msgspec.Struct, kw_only=True):
-    """Sums over the epoch so far."""
+    """Sums over the epoch so far, of one lane."""
 
     samples: int = 0
+    passes: float = 0.0  # forward-backward passes, times samples
     loss: float = 0.0
     hits: float = 0.0
     moved: float | None = None
@@ -135,10 +137,10 @@ class Progress(msgspec.Struct, kw_only=True):
 
     epoch: int = 0
     number: int = 0  # batches of this epoch that are done
-    passes: float = 0.0  # forward-backward passes so far, times samples
+    passes: float = 0.0  # forward-backward passes of the epochs before, times samples
     seconds: float = 0.0
     evaluation_seconds: float = 0.0
-    tally: Tally = msgspec.field(default_factory=Tally)
+    tallies: list[Tally] = msgspec.field(default_factory=lambda: [Tally()])  # one for each lane
     monitor: MonitorState = msgspec.field(default_factory=MonitorState, name="watch")
     best: MetricsRow | None = None  # of the best held-out robust accuracy
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from sihg.core.processes import ALONE, Processes
 from sihg.errors import InputError
 from sihg.robust.attacks.registry import Plan
-from sihg.robust.attacks.search import ROWS_PER_DRAW, Rows, Search, Verdict, check_points
+from sihg.robust.attacks.search import ROWS_PER_DRAW, Rows, Search, Verdict, check_points, share_verdicts
 from sihg.robust.data.samples import Samples
 from sihg.robust.gradients import compute_logits, device_of, evaluation_mode, inner_mode, is_missing_gradient
 from sihg.robust.threat import Ball
@@ -79,9 +80,12 @@ class Part:
     verdict: Verdict | None = None  # None before the first part
 
 
-def run_attacks(model: nn.Module, samples: Samples, plans: Mapping[str, Plan], *, seed: int = 0) -> list[Outcome]:
+def run_attacks(
+    model: nn.Module, samples: Samples, plans: Mapping[str, Plan], *, seed: int = 0, processes: Processes = ALONE
+) -> list[Outcome]:
     """Carry out each plan on all samples, on the model's device."""
-    return join_outcomes(plans, {part.key: part.outcome for part in attack_parts(model, samples, plans, seed=seed)})
+    parts = attack_parts(model, samples, plans, seed=seed, processes=processes)
+    return join_outcomes(plans, {part.key: part.outcome for part in parts})
 
 
 def attack_parts(
@@ -91,6 +95,7 @@ def attack_parts(
     *,
     seed: int = 0,
     known: Mapping[str, Outcome] | None = None,
+    processes: Processes = ALONE,
 ) -> Iterator[Part]:
     """Carry out each plan and yield after each part, so that the caller can show progress, keep results or stop.
 
@@ -100,6 +105,7 @@ def attack_parts(
         plans: For each name the attacks to run, each on the samples that those before did not break.
         seed: The seed of the attacks' draws.
         known: Outcomes of an interrupted run by key: attacks go on where they were.
+        processes: Who attacks: each takes every `size`-th chunk of samples, and all yield the same parts.
     Yields:
         For each attack a part without samples, then its parts. The outcome is the same object each time.
     """
@@ -110,27 +116,43 @@ def attack_parts(
             outcome = (known or {}).get(key) or Outcome.begin(stage, broken)
             outcome.proof = attack.proves
             yield Part(key, outcome, torch.arange(0))
-            yield from _attack(model, samples, attack, outcome, seed, key)
+            yield from _attack(model, samples, attack, outcome, seed, key, processes)
             broken = outcome.broken
 
 
 def _attack(
-    model: nn.Module, samples: Samples, attack: "Attack", outcome: Outcome, seed: int, key: str
+    model: nn.Module, samples: Samples, attack: "Attack", outcome: Outcome, seed: int, key: str, processes: Processes
 ) -> Iterator[Part]:
     left = outcome.attacked.nonzero().flatten()[outcome.done :]
-    for numbers in left.split(rows_per_chunk(samples.shape)) if len(left) else ():
+    chunks = left.split(rows_per_chunk(samples.shape)) if len(left) else ()
+    for first in range(0, len(chunks), processes.size):
+        turn = chunks[first : first + processes.size]
         begin = time.perf_counter()
-        x, y = load_rows(model, samples, numbers)
-        try:
-            verdict = attack_batch(attack, model, x, y, seed, numbers=numbers)
-        except RuntimeError as error:
-            if not is_missing_gradient(error):
-                raise
-            raise InputError("no-input-gradient", attack=key) from error
-        check_points(key, attack.ball, x, verdict.x_adv, numbers)
-        outcome.add(numbers, verdict, time.perf_counter() - begin)
-        outcome.remark = attack.remark(verdict.classes)
-        yield Part(key, outcome, numbers, verdict)
+        own = None
+        with processes.together():
+            if processes.rank < len(turn):
+                own = _attack_chunk(model, samples, attack, seed, key, turn[processes.rank])
+        verdicts = [own] if processes.size == 1 else share_verdicts(own, processes)
+        seconds = (time.perf_counter() - begin) / len(turn)
+        for numbers, verdict in zip(turn, verdicts, strict=False):
+            assert verdict is not None
+            outcome.add(numbers, verdict, seconds)
+            outcome.remark = attack.remark(verdict.classes)
+            yield Part(key, outcome, numbers, verdict)
+
+
+def _attack_chunk(
+    model: nn.Module, samples: Samples, attack: "Attack", seed: int, key: str, numbers: Tensor
+) -> Verdict:
+    x, y = load_rows(model, samples, numbers)
+    try:
+        verdict = attack_batch(attack, model, x, y, seed, numbers=numbers)
+    except RuntimeError as error:
+        if not is_missing_gradient(error):
+            raise
+        raise InputError("no-input-gradient", attack=key) from error
+    check_points(key, attack.ball, x, verdict.x_adv, numbers)
+    return verdict
 
 
 def join_outcomes(plans: Mapping[str, Plan], outcomes: Mapping[str, Outcome]) -> list[Outcome]:

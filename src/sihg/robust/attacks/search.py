@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from sihg.core.draw import generator
+from sihg.core.processes import Processes
 from sihg.errors import InputError, NotFiniteError
 from sihg.robust.gradients import Loss, margins, misclassified
 from sihg.robust.threat import Ball, Feasible
@@ -42,6 +44,24 @@ class Verdict:
     passes: int
     forwards: int
     classes: int
+
+
+def share_verdicts(own: Verdict | None, processes: Processes) -> list[Verdict | None]:
+    """Return the verdicts of all processes, in their order; None for a process that attacked nothing."""
+    data = b""
+    if own is not None:
+        counts = torch.tensor([own.passes, own.forwards, own.classes])
+        tensors = {"x_adv": own.x_adv, "broken": own.broken, "prediction": own.prediction, "margin": own.margin}
+        data = save({name: t.detach().cpu().contiguous() for name, t in {**tensors, "counts": counts}.items()})
+    shared: list[Verdict | None] = []
+    for part in processes.gather_bytes(data):
+        if not part:
+            shared.append(None)
+            continue
+        found = load(part)
+        passes, forwards, classes = found.pop("counts").tolist()
+        shared.append(Verdict(**found, passes=passes, forwards=forwards, classes=classes))
+    return shared
 
 
 @dataclass(frozen=True, eq=False)

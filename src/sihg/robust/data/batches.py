@@ -1,13 +1,13 @@
 """Batches: the input of a method's step, the order of an epoch, and the loop that yields them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sihg.core.draw import generator
+from sihg.core.draw import generator, hash_key, normal, uniform
 from sihg.errors import InputError
 from sihg.robust.data.augment import Augment, Move
 from sihg.robust.data.samples import Samples, as_samples
@@ -31,13 +31,14 @@ class Batch:
         size: Samples of the global batch: losses are sums divided by it (0: those of x).
         seed: Decides all draws.
         moves: The augmentation of the global batch.
-        first: The row of the global batch where these begin, when gradients are accumulated.
+        rows: The rows of the global batch that these samples are, if they are one lane of it (None: all).
+        lane: The number of that lane.
     Raises:
         InputError: Unless x, y and index have the same number of rows, at least one ("batch-rows").
     Example:
-        >>> batch = Batch(torch.zeros(4, 2), torch.zeros(4), torch.arange(4), epoch=0)
-        >>> [len(part.x) for part in batch.parts(3)]
-        [2, 1, 1]
+        >>> batch = Batch(torch.zeros(4, 2), torch.zeros(4), torch.tensor([4, 1, 2, 6]), epoch=0)
+        >>> [lane.index.tolist() for lane in batch.lanes(4)]
+        [[4], [1], [2, 6]]
     """
 
     x: Tensor
@@ -49,7 +50,8 @@ class Batch:
     size: int = 0
     seed: int = 0
     moves: Move | None = None
-    first: int = 0
+    rows: Tensor | None = None
+    lane: int = 0
 
     def __repr__(self) -> str:
         return f"Batch({len(self.x)} of shape {tuple(self.x.shape[1:])}, epoch {self.epoch}, step {self.step})"
@@ -64,9 +66,9 @@ class Batch:
             object.__setattr__(self, "size", len(self.x))
 
     @property
-    def part(self) -> slice:
+    def part(self) -> Tensor | slice:
         """The rows of these samples in the global batch."""
-        return slice(self.first, self.first + len(self.x))
+        return slice(None) if self.rows is None else self.rows
 
     @property
     def move(self) -> Move | None:
@@ -81,15 +83,43 @@ class Batch:
         return moves.rows(torch.arange(self.size)[self.part])
 
     def draw(self, purpose: str) -> torch.Generator:
-        """Return the generator for a purpose, the same for all parts of a batch: draw `size` rows and take `part`."""
+        """Return the generator for a purpose, the same for all lanes of a batch: draw `size` rows and take `part`."""
         return generator(self.seed, purpose, self.epoch, self.step)
 
-    def parts(self, count: int) -> "Iterator[Batch]":
-        """Yield the batch in `count` parts of nearly equal size, whose gradients add up to that of the whole."""
-        for rows in torch.arange(len(self.x)).tensor_split(count):
+    def uniform(self, purpose: str, shape: Sequence[int] | None = None) -> Tensor:
+        """Draw from [0, 1) for each sample, by its number: the same in any lane, batch size and device.
+
+        Args:
+            purpose: What the draws are for, such as "start"; different purposes draw independently.
+            shape: The shape per sample (default: that of x).
+        """
+        return self._noise(uniform, purpose, shape)
+
+    def normal(self, purpose: str, shape: Sequence[int] | None = None) -> Tensor:
+        """Draw standard normal numbers for each sample; arguments as for `uniform`."""
+        return self._noise(normal, purpose, shape)
+
+    def _noise(self, draw: Callable[..., Tensor], purpose: str, shape: Sequence[int] | None) -> Tensor:
+        key = hash_key(self.seed, purpose, self.epoch, self.step)
+        wanted = self.x.shape[1:] if shape is None else shape
+        return draw(key, self.index.to(self.x.device), wanted, self.x.dtype)
+
+    def lanes(self, count: int) -> "Iterator[Batch]":
+        """Yield the samples of each of `count` lanes that has any; sample i is in lane i mod `count`."""
+        for lane in range(count):
+            rows = (self.index % count == lane).nonzero().flatten()
             if len(rows):
                 x, y, index = self.x[rows], self.y[rows], self.index[rows]
-                yield replace(self, x=x, y=y, index=index, first=int(rows[0]))
+                yield replace(self, x=x, y=y, index=index, rows=rows, lane=lane)
+
+
+@dataclass(frozen=True, eq=False)
+class GlobalBatch:
+    """The samples of one step: a batch for each lane that this process computes, without lanes that have none."""
+
+    lanes: tuple[Batch, ...]
+    time: float
+    size: int
 
 
 def batches(
@@ -123,7 +153,8 @@ def batches(
     if augment is not None:
         augment.check(samples.shape)
     for epoch in range(epochs):
-        yield from epoch_batches(samples, size=size, seed=seed, epoch=epoch, first=0, augment=augment, device=device)
+        for batch in epoch_batches(samples, size=size, seed=seed, epoch=epoch, first=0, augment=augment, device=device):
+            yield from batch.lanes
 
 
 def steps_per_epoch(n: int, size: int) -> int:
@@ -140,29 +171,49 @@ def check_batch_size(size: int, n: int) -> None:
 
 
 def epoch_batches(
-    samples: Samples, *, size: int, seed: int, epoch: int, first: int, augment: Augment | None, device: str = "cpu"
-) -> Iterator[Batch]:
-    """Yield the batches of one epoch from number `first` on."""
+    samples: Samples,
+    *,
+    size: int,
+    seed: int,
+    epoch: int,
+    first: int,
+    augment: Augment | None,
+    device: str = "cpu",
+    lanes: Sequence[int] = (0,),
+    of: int = 1,
+) -> Iterator[GlobalBatch]:
+    """Yield the batches of one epoch from number `first` on, of each the samples of these `lanes` out of `of`."""
     steps = steps_per_epoch(len(samples), size)
     places = epoch_order(len(samples), seed, epoch)
     for number in range(first, steps):
         index = places[number * size : (number + 1) * size]
         step = epoch * steps + number
-        x, move = samples.floats(index).to(device), None
-        if augment is not None:
-            move = augment.draw(len(index), generator(seed, "augment", epoch, step))
-            x = move.apply(x)
-        yield Batch(
-            x=x,
-            y=samples.y[index].to(device),
-            index=index,
-            epoch=epoch,
-            step=step,
-            time=step / steps,
-            size=len(index),
-            seed=seed,
-            moves=move,
-        )
+        moves = None if augment is None else augment.draw(len(index), generator(seed, "augment", epoch, step))
+        parts = []
+        for lane in lanes:
+            rows = None if of == 1 else (index % of == lane).nonzero().flatten()
+            own = index if rows is None else index[rows]
+            if not len(own):
+                continue
+            x = samples.floats(own).to(device)
+            if moves is not None:
+                x = (moves if rows is None else moves.rows(rows)).apply(x)
+            parts.append(
+                Batch(
+                    x=x,
+                    y=samples.y[own].to(device),
+                    index=own,
+                    epoch=epoch,
+                    step=step,
+                    time=step / steps,
+                    size=len(index),
+                    seed=seed,
+                    moves=moves,
+                    rows=rows,
+                    lane=lane,
+                )
+            )
+        yield GlobalBatch(tuple(parts), step / steps, len(index))
 
 
 def epoch_order(n: int, seed: int, epoch: int) -> Tensor:

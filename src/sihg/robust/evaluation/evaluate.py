@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sihg.core.processes import ALONE, Processes
+from sihg.errors import InputError
 from sihg.parse import Number, file_name, parse_number
 from sihg.robust.attacks.base import Natural
 from sihg.robust.attacks.registry import Attacks, LoadSource, Plan, check_radii, describe_plans, plan_attacks
@@ -61,12 +63,22 @@ class Task:
     radii: tuple[float, ...] = ()  # of a curve
 
     def open_partial(
-        self, folder: Path | None, *, points: bool = False, handle: FolderHandle | None = None
+        self,
+        folder: Path | None,
+        *,
+        points: bool = False,
+        handle: FolderHandle | None = None,
+        processes: Processes = ALONE,
     ) -> PartialResults | None:
-        """Open the partial results in a folder, or in memory if only points are wanted."""
+        """Open the partial results in a folder, or in memory if only points are wanted; only process 0 writes them."""
         if folder is None:
             return PartialResults(None, self.name, {}, points=True) if points else None
-        return PartialResults(folder, self.name, self.identity(), points=points, handle=handle)
+        partial = PartialResults(folder, self.name, self.identity(), points=points, handle=handle)
+        if len(set(processes.gather(partial.verdicts))) > 1:  # also waits: no process may have written yet
+            raise InputError("partial-differs", folder=folder)
+        if not processes.is_first:
+            partial.stay_in_memory()
+        return partial
 
     def identity(self) -> dict[str, Json]:
         """Return what tells this evaluation from others; the folder of the weights may move."""
@@ -102,6 +114,7 @@ def evaluate(
     points: bool = False,
     resume: str | Path | None = None,
     progress: Progress | None = None,
+    processes: Processes = ALONE,
 ) -> Evaluation:
     """Measure the accuracy of a model under attacks, and check whether the result can be trusted.
 
@@ -119,6 +132,7 @@ def evaluate(
         points: Whether to keep the adversarial examples, `evaluation.points`.
         resume: A folder: continue the interrupted evaluation there, and keep partial results in it until `save`.
         progress: Receives (attack, samples done, samples in all) after each part of an attack.
+        processes: From `join_processes`: all of them call this with the same arguments, and share the attacks.
     Returns:
         The Evaluation: accuracies, outcomes per sample, and checks.
     Raises:
@@ -130,8 +144,8 @@ def evaluate(
     """
     ball = Ball(parse_number(eps, "eps"), norm, bounds)
     task = make_task(model, as_samples(data), attacks, ball, (), samples, seed, trained_with, last_iterate=last_iterate)
-    partial = task.open_partial(None if resume is None else Path(resume) / "evaluation", points=points)
-    result = run_task(task, partial, progress)
+    home = None if resume is None else Path(resume) / "evaluation"
+    result = run_task(task, task.open_partial(home, points=points, processes=processes), progress, processes)
     assert isinstance(result, Evaluation)
     return result
 
@@ -151,6 +165,7 @@ def robust_curve(
     points: bool = False,
     resume: str | Path | None = None,
     progress: Progress | None = None,
+    processes: Processes = ALONE,
 ) -> RadiusCurve:
     """Measure the accuracy of a model under attacks at growing radii.
 
@@ -172,14 +187,17 @@ def robust_curve(
     eps = check_radii(radii)
     ball, whole = Ball(eps[-1], norm, bounds), as_samples(data)
     task = make_task(model, whole, attacks, ball, eps, samples, seed, trained_with, last_iterate=last_iterate)
-    partial = task.open_partial(None if resume is None else Path(resume) / "evaluation", points=points)
-    result = run_task(task, partial, progress)
+    home = None if resume is None else Path(resume) / "evaluation"
+    result = run_task(task, task.open_partial(home, points=points, processes=processes), progress, processes)
     assert isinstance(result, RadiusCurve)
     return result
 
 
 def run_task(
-    task: Task, partial: PartialResults | None = None, progress: Progress | None = None
+    task: Task,
+    partial: PartialResults | None = None,
+    progress: Progress | None = None,
+    processes: Processes = ALONE,
 ) -> Evaluation | RadiusCurve:
     """Attack and check. If this is interrupted, the partial results are written."""
     model, samples, seed = task.model, task.samples, task.header.seed
@@ -193,7 +211,7 @@ def run_task(
         check_plans(model, samples, task.plans)
         checks = list(inspect_model(model, samples, task.ball, seed, attacked=attacked))
         spent = time.perf_counter() - begin
-        outcomes = _attack(task, partial, progress)
+        outcomes = _attack(task, partial, progress, processes)
         begin = time.perf_counter()
         if task.radii:
             checks.append(check_full_split(len(samples), task.header.of))
@@ -212,10 +230,13 @@ def run_task(
     )
 
 
-def _attack(task: Task, partial: PartialResults | None, progress: Progress | None) -> list[Outcome]:
+def _attack(
+    task: Task, partial: PartialResults | None, progress: Progress | None, processes: Processes
+) -> list[Outcome]:
     known = None if partial is None else partial.known()
     outcomes: dict[str, Outcome] = {}
-    for part in attack_parts(task.model, task.samples, task.plans, seed=task.header.seed, known=known):
+    seed = task.header.seed
+    for part in attack_parts(task.model, task.samples, task.plans, seed=seed, known=known, processes=processes):
         outcomes[part.key] = part.outcome
         if partial is not None:
             partial.keep(part)

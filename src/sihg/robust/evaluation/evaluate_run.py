@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 from torch import nn
 
+from sihg.core.processes import ALONE, Processes
 from sihg.errors import InputError, UnknownNameError
 from sihg.robust.attacks.registry import attack_names, parse_curve, plan_attacks
 from sihg.robust.attacks.runner import check_device, check_model
@@ -108,10 +109,11 @@ class PreparedEvaluation:
     task: Task
     partial: PartialResults | None
     handle: FolderHandle | None = None  # of the run that gets the record
+    processes: Processes = ALONE
 
     def run(self, progress: Progress | None = None) -> Evaluation | RadiusCurve:
         """Attack and check; an interruption leaves partial results, with which the next run continues."""
-        return run_task(self.task, self.partial, progress)
+        return run_task(self.task, self.partial, progress, self.processes)
 
     @property
     def verdicts(self) -> int:
@@ -119,8 +121,11 @@ class PreparedEvaluation:
         return 0 if self.partial is None else self.partial.verdicts
 
     def save(self, result: Evaluation | RadiusCurve) -> list[Path]:
-        """Write the record, and the run's gallery; return the files that a user may want to open."""
-        if self.target.home is None:
+        """Write the record, and the run's gallery; return the files that a user may want to open.
+
+        Of several processes only the first writes.
+        """
+        if self.target.home is None or not self.processes.is_first:
             return []
         if self.handle is not None:
             self.handle.check()
@@ -141,6 +146,7 @@ def evaluate_run(
     data_dir: Path | None = None,
     out: Path | None = None,
     progress: Progress | None = None,
+    processes: Processes = ALONE,
 ) -> Evaluation | RadiusCurve:
     """Evaluate a run, one of its checkpoints or a weights file, and write its record, as `sihg evaluate` does.
 
@@ -150,6 +156,7 @@ def evaluate_run(
         data_dir: The folder of the data files.
         out: Where the record goes (default: RUN/evaluation; of a file, nowhere).
         progress: Receives (attack, samples done, samples in all).
+        processes: From `join_processes`: all of them call this with the same arguments, and share the attacks.
     Returns:
         The Evaluation, or the RadiusCurve if the request has a curve.
     Raises:
@@ -160,7 +167,7 @@ def evaluate_run(
         sihg.errors.InputError: runs/none does not exist: give the folder of a run, or a file of weights
     """
     (target,) = find_targets([Path(path)], request or EvaluationRequest(), out=out)
-    prepared = prepare(target, data_dir=data_dir)
+    prepared = prepare(target, data_dir=data_dir, processes=processes)
     result = prepared.run(progress)
     prepared.save(result)
     return result
@@ -183,7 +190,7 @@ def find_targets(paths: Sequence[Path], request: EvaluationRequest, *, out: Path
     return targets
 
 
-def prepare(target: Target, *, data_dir: Path | None = None) -> PreparedEvaluation:
+def prepare(target: Target, *, data_dir: Path | None = None, processes: Processes = ALONE) -> PreparedEvaluation:
     """Read the data, fill the model and open partial results; raise InputError if something cannot be evaluated."""
     weights, request = target.weights, target.request
     settings = weights.settings
@@ -223,8 +230,8 @@ def prepare(target: Target, *, data_dir: Path | None = None) -> PreparedEvaluati
         make_folder(weights.folder.path if status(target.home) is None else target.home)
     elif target.home is not None:
         handle = FolderHandle(target.home)  # made by `find_targets`
-    partial = task.open_partial(target.home, points=request.points, handle=handle)
-    return PreparedEvaluation(target, task, partial, handle)
+    partial = task.open_partial(target.home, points=request.points, handle=handle, processes=processes)
+    return PreparedEvaluation(target, task, partial, handle, processes)
 
 
 def _read_samples(data: str, split: str, data_dir: Path | None) -> Samples:

@@ -84,6 +84,10 @@ class PartialResults:
             self._points = _map_points(self.points_path)
         return None if self._points is None else torch.from_numpy(self._points)
 
+    def stay_in_memory(self) -> None:
+        """Write no files from now on: another process does."""
+        self.path = self.points_path = None
+
     def keep(self, part: Part) -> None:
         """Remember a part of an attack; the file follows every few seconds."""
         if part.verdict is None:

@@ -1,6 +1,6 @@
 """What every method shares: the contract with the trainer, the ball and its ramp, the log of a step."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -13,7 +13,7 @@ from sihg.robust.data.batches import Batch
 from sihg.robust.data.samples import Samples
 from sihg.robust.gradients import backward, cross_entropy_sum, evaluation_mode
 from sihg.robust.methods.settings import AdversarialSettings
-from sihg.robust.threat import Ball, Feasible, uniform_noise
+from sihg.robust.threat import Ball, Feasible, scale_to_ball
 
 INTERVAL_PASSES = 3  # of the training pass with interval bounds: centres and radii, each with its weights
 LossTransform = Callable[[Tensor], Tensor]
@@ -68,7 +68,8 @@ class Method:
     """A way to train. A method without state overrides only `step`.
 
     The trainer calls `check` before there is a run folder, `bind` once there is one, `load_state` if the run is
-    resumed, then `step` for each batch; and `flush` and `state` for each checkpoint.
+    resumed, then `step` for each batch; and `flush` and `state` for each checkpoint. A run in several lanes has a copy
+    of the method for each lane, with its own state.
 
     Example:
         >>> Method().state(epoch=0)
@@ -83,18 +84,36 @@ class Method:
         """Train on one batch: call zero_grad, every backward pass and every step of the optimiser."""
         raise NotImplementedError
 
-    def check(self, model: nn.Module, sample: Tensor, *, accumulate: int = 1, dtype: str = "int8") -> None:
+    @property
+    def optimizer_steps(self) -> int:
+        """How many steps of the optimiser it takes per batch."""
+        return 1
+
+    def rounds(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Iterator[Log]:
+        """Train on one batch, and yield after each of `optimizer_steps` steps of the optimiser.
+
+        With several lanes, the weights change only between the yields, once all lanes have added their gradients.
+        """
+        yield self.step(model, batch, optimizer)
+
+    def check(self, model: nn.Module, sample: Tensor, *, dtype: str = "int8") -> None:
         """Raise InputError for a model or a setting that it cannot train with.
 
         Args:
             model: The model to train.
             sample: A batch of one sample.
-            accumulate: In how many parts each batch comes.
             dtype: The number format for a perturbation memory.
         """
 
     def bind(
-        self, samples: Samples, *, dtype: str = "int8", folder: Path | None = None, resuming: bool = False
+        self,
+        samples: Samples,
+        *,
+        dtype: str = "int8",
+        folder: Path | None = None,
+        resuming: bool = False,
+        lane: int = 0,
+        lanes: int = 1,
     ) -> None:
         """Make the state that it keeps per sample.
 
@@ -103,6 +122,7 @@ class Method:
             dtype: The number format for a perturbation memory.
             folder: Where to map files; None for RAM.
             resuming: Whether `load_state` follows, so that files must be there already.
+            lane, lanes: It gets the samples i with i mod `lanes` = `lane`.
         """
 
     def state(self, epoch: int) -> dict[str, Tensor]:  # noqa: ARG002
@@ -186,12 +206,11 @@ class AdversarialMethod(AdversarialSettings, Method):
         return mix
 
     def start(self, batch: Batch, feasible: Feasible, radius: float | Tensor, centre: Tensor | None = None) -> Tensor:
-        """Draw a point of the set near `centre` (default: zero); the parts of a batch share one draw."""
-        if len(batch.x) == batch.size:
-            return feasible.noisy(centre, radius, batch.draw("start"))
-        shape = (batch.size, *batch.x.shape[1:])
-        drawn = uniform_noise(self.norm, shape, 1.0, batch.draw("start"), batch.x.dtype)[batch.part]
-        delta = drawn.to(batch.x.device) * radius
+        """Draw a point of the set near `centre` (default: zero): uniform noise from the ball of `radius`, projected."""
+        if self.norm == "linf":
+            delta = batch.uniform("start").mul_(2).sub_(1).mul_(radius)
+        else:
+            delta = scale_to_ball(batch.normal("start"), batch.uniform("length", (1,)), radius)
         return feasible.project_(delta if centre is None else delta.add_(centre))
 
 

@@ -1,12 +1,11 @@
 """Free adversarial training (Shafahi et al., 2019)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
-from sihg.errors import InputError
 from sihg.robust.data.batches import Batch
 from sihg.robust.gradients import backward, cross_entropy_sum
 from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, log
@@ -30,16 +29,22 @@ class FreeAT(AdversarialMethod, FreeSettings):
 
     delta: Tensor | None = field(default=None, init=False, repr=False)
 
-    def check(self, model: nn.Module, sample: Tensor, *, accumulate: int = 1, dtype: str = "int8") -> None:  # noqa: ARG002
-        """Raise InputError for batches in several parts: it steps after every backward pass."""
-        if accumulate > 1:
-            raise InputError("free-accumulate", accumulate=accumulate)
+    @property
+    def optimizer_steps(self) -> int:
+        """How many steps of the optimiser it takes per batch."""
+        return self.replays
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
         """Train on one batch."""
+        *_, last = self.rounds(model, batch, optimizer)
+        return last
+
+    def rounds(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Iterator[Log]:
+        """Train on one batch, and yield after each replay."""
         feasible, eps = self.ball(batch)
-        if self.delta is None or len(self.delta) < len(batch.x):
-            self.delta = torch.zeros_like(batch.x)
+        old = batch.x[:0] if self.delta is None else self.delta
+        if self.delta is None or len(old) < len(batch.x):
+            self.delta = torch.cat([old, torch.zeros_like(batch.x[len(old) :])])
         delta = feasible.project_(self.delta[: len(batch.x)])  # a view: changes of it stay in self.delta
         for _ in range(self.replays):
             point = (batch.x + delta).requires_grad_()
@@ -49,7 +54,7 @@ class FreeAT(AdversarialMethod, FreeSettings):
             optimizer.step()
             assert point.grad is not None
             feasible.climb_(delta, point.grad, eps)
-        return log(loss, logits.detach(), batch.y, passes=self.replays * len(delta))
+            yield log(loss, logits.detach(), batch.y, passes=self.replays * len(delta))
 
     def state(self, epoch: int) -> dict[str, Tensor]:  # noqa: ARG002
         """Return delta, with which the next batch starts."""

@@ -31,7 +31,7 @@ class IBP(AdversarialMethod, IBPSettings):
         0.5
     """
 
-    def check(self, model: nn.Module, sample: Tensor, *, accumulate: int = 1, dtype: str = "int8") -> None:  # noqa: ARG002
+    def check(self, model: nn.Module, sample: Tensor, *, dtype: str = "int8") -> None:  # noqa: ARG002
         """Raise InputError for a model with layers that have no interval bounds."""
         if self.interval:
             check_certifiable(model, sample)

@@ -74,7 +74,7 @@ class MSIHG(AdversarialMethod, MSIHGSettings):
             raise InputError("memory-eps", eps=self.eps, most=self.memory.eps)
         self._check_precision(self.memory.dtype)
 
-    def check(self, model: nn.Module, sample: Tensor, *, accumulate: int = 1, dtype: str = "int8") -> None:  # noqa: ARG002
+    def check(self, model: nn.Module, sample: Tensor, *, dtype: str = "int8") -> None:
         """Raise InputError for a model that the search or the interval bounds are not for, or a coarse memory."""
         check_dtype(dtype)
         self._check_precision(dtype)
@@ -84,9 +84,16 @@ class MSIHG(AdversarialMethod, MSIHGSettings):
             _check_threshold_first(model, sample)
 
     def bind(
-        self, samples: Samples, *, dtype: str = "int8", folder: Path | None = None, resuming: bool = False
+        self,
+        samples: Samples,
+        *,
+        dtype: str = "int8",
+        folder: Path | None = None,
+        resuming: bool = False,
+        lane: int = 0,
+        lanes: int = 1,
     ) -> None:
-        """Make the memory, in RAM or in files of the folder; if `resuming`, the files must be there."""
+        """Make the memory of a lane, in RAM or in files of the folder; if `resuming`, the files must be there."""
         self.memory = PerturbationMemory(
             len(samples), samples.shape, self.eps, dtype=dtype, folder=folder, existing=resuming
         )
@@ -172,8 +179,7 @@ class MSIHG(AdversarialMethod, MSIHGSettings):
         tau: float | Tensor = self.tau or self.eps
         noise: float | Tensor = tau if self.noise is None else self.noise
         if self.fresh:  # for these samples, S_i is the whole ball and the centre is zero
-            draw = torch.rand(batch.size, *(1,) * (old.dim() - 1), generator=batch.draw("fresh"))
-            restarted = (draw[batch.part] < self.fresh).to(old.device)
+            restarted = batch.uniform("fresh", (1,) * (old.dim() - 1)) < self.fresh
             old = old.masked_fill(restarted, 0)
             tau, noise = (torch.where(restarted, a, b).to(old) for a, b in ((2 * eps, tau), (eps, noise)))
         near = ball.near(old, tau * unit)  # S_i

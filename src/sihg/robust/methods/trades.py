@@ -30,9 +30,7 @@ class TRADES(AdversarialMethod, TRADESSettings):
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
         """Train on one batch."""
         feasible, eps = self.ball(batch)
-        shape = (batch.size, *batch.x.shape[1:])
-        noise = torch.randn(shape, generator=batch.draw("start"), dtype=batch.x.dtype)[batch.part].to(batch.x.device)
-        delta = feasible.project_(noise.mul_(0.001))
+        delta = feasible.project_(batch.normal("start").mul_(0.001))
         eta = self.step_size or 2.5 * eps / self.steps
         with inner_mode(model, "running"):
             with torch.no_grad():

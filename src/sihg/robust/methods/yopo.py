@@ -31,7 +31,7 @@ class YOPO(AdversarialMethod, YOPOSettings):
         5
     """
 
-    def check(self, model: nn.Module, sample: Tensor, *, accumulate: int = 1, dtype: str = "int8") -> None:  # noqa: ARG002
+    def check(self, model: nn.Module, sample: Tensor, *, dtype: str = "int8") -> None:  # noqa: ARG002
         """Raise InputError for a model without stem and body."""
         split_stem(model)
 

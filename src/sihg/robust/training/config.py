@@ -83,7 +83,12 @@ class Settings:
         0.0, "decay of an exponential average of the weights, which is then evaluated (0: no average)", least=0, below=1
     )
     clip: float | None = setting(None, "largest norm of a gradient; longer ones are shortened (default: none)", above=0)
-    accumulate: int = setting(1, "parts that a batch is computed in, to save memory", least=1)
+    lanes: int = setting(
+        1, "parts that a batch is computed in, to save memory or on several processes: a power of two up to 64", least=1
+    )
+    process_minutes: float = setting(
+        10.0, "minutes that a process waits for the others before it gives up", above=0, may_change=True
+    )
     validation: int = setting(0, "held-out samples, which choose the best checkpoint (0: none)", least=0)
     validate_on: str = setting(
         "train", "where these are taken from: train, or test as in the paper", choices=("train", "test")

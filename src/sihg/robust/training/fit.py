@@ -2,13 +2,14 @@
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from sihg.core.processes import ALONE, Processes, check_lanes
 from sihg.errors import InputError
 from sihg.parse import Number, parse_number
 from sihg.robust.data.locations import data_folder
@@ -36,6 +37,7 @@ def fit(
     overwrite: bool = False,
     resume: bool = False,
     on_event: OnEvent | None = None,
+    processes: Processes = ALONE,
     **settings: Any,
 ) -> Trained:
     """Train your model on your data. Ctrl-C ends the training, not your program: see `finished` of the result.
@@ -49,6 +51,7 @@ def fit(
         overwrite: Replace an earlier run in `out`.
         resume: Continue the run in `out`, given the same model, data and settings.
         on_event: Called with each event: StepDone, EpochDone, WarningRaised, CheckpointSaved.
+        processes: From `join_processes`: all of them call this with the same arguments, and share the lanes.
         **settings: Those of `sihg train`, such as epochs, lr, tau or ramp.
     Returns:
         The model, the metrics of each epoch and how the training ended.
@@ -69,10 +72,10 @@ def fit(
     train, held_out = split_off(samples, chosen)
     prepared = preflight(model, train, chosen, held_out, None if isinstance(method, str) else method)
     if resume:
-        return resume_in(out, prepared, on_event=on_event)
+        return resume_in(out, prepared, on_event=on_event, processes=processes)
     if out is None:
-        return Trainer(prepared).run(on_event)
-    return run_in(out, prepared, overwrite=overwrite, on_event=on_event)
+        return Trainer(prepared, processes=processes).run(on_event)
+    return run_in(out, prepared, overwrite=overwrite, on_event=on_event, processes=processes)
 
 
 def _method_values(method: str | Method, eps: Number | None, settings: dict[str, Any]) -> dict[str, Any]:
@@ -105,6 +108,7 @@ def run_in(
     overwrite: bool = False,
     data_dir: Path | None = None,
     on_event: OnEvent | None = None,
+    processes: Processes = ALONE,
 ) -> Trained:
     """Train a prepared run in a new folder.
 
@@ -114,18 +118,30 @@ def run_in(
         overwrite: Replace an earlier run in the folder.
         data_dir: Where the data was found, for the record.
         on_event: Called with each event.
+        processes: Who computes the run. The first one makes the folder and holds its lock.
     """
-    with new_run(out, prepared.settings, overwrite=overwrite, data_dir=data_dir) as (folder, handle):
-        return Trainer(prepared, folder, handle).run(on_event)
+    with ExitStack() as stack:
+        handle = None
+        with processes.together():
+            check_lanes(prepared.settings.lanes, processes.size)
+            if processes.is_first:
+                run = new_run(out, prepared.settings, overwrite=overwrite, data_dir=data_dir)
+                _, handle = stack.enter_context(run)
+        return Trainer(prepared, RunFolder.open(out), handle, processes).run(on_event)
 
 
-def resume_in(out: str | Path | None, prepared: PreparedTraining, *, on_event: OnEvent | None = None) -> Trained:
+def resume_in(
+    out: str | Path | None,
+    prepared: PreparedTraining,
+    *,
+    on_event: OnEvent | None = None,
+    processes: Processes = ALONE,
+) -> Trained:
     """Continue a prepared run in its folder; a damaged checkpoint gives a CheckpointWarning."""
     if out is None:
         raise InputError("resume-folder")
-    folder = RunFolder.open(out)
-    with locked(folder.path) as handle:
-        trainer = Trainer(prepared, folder, handle)
+    with open_run(out, processes) as (folder, handle):
+        trainer = Trainer(prepared, folder, handle, processes)
         for text in trainer.resume():
             warnings.warn(f"skipped damaged checkpoint {text}", CheckpointWarning, stacklevel=3)
         return trainer.run(on_event)
@@ -137,6 +153,7 @@ def resume_run(
     data_dir: str | Path | None = None,
     trust: bool = False,
     on_event: OnEvent | None = None,
+    processes: Processes = ALONE,
 ) -> Trained:
     """Continue the run in a folder, from its start if it has no checkpoint yet.
 
@@ -145,6 +162,7 @@ def resume_run(
         data_dir: The folder of the data files (default: as when the run began).
         trust: Whether a folder that no command of yours made may name code to run and the folder of the data.
         on_event: Called with each event.
+        processes: Who computes the run; their number may have changed.
     Returns:
         How the training ended.
     Example:
@@ -154,7 +172,19 @@ def resume_run(
     folder = RunFolder.open(out)
     settings = read_run_settings(folder, trust=trust)
     prepared = prepare(settings, data_dir=data_dir or folder.data_folder(trust=trust))
-    return resume_in(out, prepared, on_event=on_event)
+    return resume_in(out, prepared, on_event=on_event, processes=processes)
+
+
+@contextmanager
+def open_run(out: str | Path, processes: Processes = ALONE) -> Iterator[tuple[RunFolder, FolderHandle | None]]:
+    """Open the folder of a run; the first process locks it, and alone has its handle."""
+    with ExitStack() as stack:
+        handle = None
+        with processes.together():
+            folder = RunFolder.open(out)
+            if processes.is_first:
+                handle = stack.enter_context(locked(folder.path))
+        yield RunFolder(out), handle
 
 
 def check_free(out: str | Path, *, overwrite: bool) -> RunFolder:

@@ -13,6 +13,7 @@ from sihg.core.hybrid import HybridGradient
 from sihg.errors import InputError, NotFiniteError, UnknownNameError
 from sihg.parse import Value
 from sihg.robust.methods.settings import unknown_option
+from sihg.robust.training.lanes import LaneSum
 from sihg.robust.training.schedules import Schedule, build_schedule
 from sihg.store.files import Json
 
@@ -42,28 +43,29 @@ class TrainingOptimizer:
         self.inner, self.schedule, self.clip = inner, schedule, clip
         self.parameters = [p for group in inner.param_groups for p in group["params"]]
         self.average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(ema)) if ema else None
-        self.model, self.time, self.parts, self._part = model, 0.0, 1, 0
+        self.model, self.time = model, 0.0  # of the next batch, in epochs
+        self.lanes: LaneSum | None = None
 
     @property
     def lr(self) -> float:
         """The learning rate of the next step."""
         return self.schedule(self.time)
 
-    def at(self, time: float, parts: int = 1) -> None:
-        """Set the time of the next batch, in epochs, and the number of parts it comes in."""
-        self.time, self.parts, self._part = time, parts, 0
-
     def zero_grad(self) -> None:
-        """Reset the gradients, unless further parts of the batch are to be added."""
-        if self._part == 0:
-            self.inner.zero_grad()
+        """Reset the gradients."""
+        self.inner.zero_grad()
 
     def step(self) -> None:
-        """Take a step, once all parts of the batch have added their gradients."""
-        self._part += 1
-        if self._part < self.parts:
-            return
-        self._part = 0
+        """Take a step; with several lanes only keep the gradients, which `apply` uses once all lanes are done."""
+        if self.lanes is None:
+            self.apply()
+        else:
+            self.lanes.add()
+
+    def apply(self) -> None:
+        """Take a step along the gradients, those of all lanes if there are several."""
+        if self.lanes is not None:
+            self.lanes.set_gradients()
         grads = [p.grad for p in self.parameters if p.grad is not None]
         norm = nn.utils.get_total_norm(grads)
         if not bool(torch.isfinite(norm)):

@@ -7,11 +7,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from sihg.core.processes import check_lanes
 from sihg.errors import InputError
 from sihg.robust.attacks.registry import Plan, build_plan
 from sihg.robust.attacks.runner import check_device, check_model, check_plans, check_range
 from sihg.robust.data.augment import Augment
-from sihg.robust.data.batches import check_batch_size, steps_per_epoch
+from sihg.robust.data.batches import check_batch_size, epoch_order, steps_per_epoch
 from sihg.robust.data.samples import Samples, stratified_split, stratified_subset
 from sihg.robust.data.sources import load as load_data
 from sihg.robust.methods.base import Method
@@ -20,6 +21,8 @@ from sihg.robust.models.registry import build as build_model
 from sihg.robust.threat import Ball
 from sihg.robust.training.config import Settings
 from sihg.robust.training.optimizer import TrainingOptimizer, build_training_optimizer
+
+MAX_SORTED = 10**7  # samples, over all epochs, that are put in order to find the smallest batch of a lane
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,7 @@ def preflight(
         InputError: The model does not take the samples, or a setting does not fit the model, the data or another one.
     """
     check_batch_size(settings.batch_size, len(train))
+    check_lanes(settings.lanes)
     device = check_device(settings.device)
     model = model.to(device)
     check_model(model, train)
@@ -120,7 +124,7 @@ def preflight(
     if not isinstance(method, Method):
         raise InputError("method-base", name=settings.method.name, method=type(method))
     dtype = settings.memory or ("int8" if settings.norm == "linf" else "fp16")
-    method.check(model, sample, accumulate=settings.accumulate, dtype=dtype)
+    method.check(model, sample, dtype=dtype)
     steps = steps_per_epoch(len(train), settings.batch_size)
     return PreparedTraining(
         model, train, held_out, settings, device, ball, plans, augment, optimizer, method, dtype, steps
@@ -128,10 +132,11 @@ def preflight(
 
 
 def _check_smallest_batch(model: nn.Module, sample: Tensor, n: int, settings: Settings) -> None:
-    """Raise InputError if batch normalisation would get a single value per channel in the last batch of an epoch."""
-    size, parts = settings.batch_size, settings.accumulate
-    smallest = min(rows // min(parts, rows) for rows in (min(size, n), n % size or size))
-    if smallest > 1 or not any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):
+    """Raise InputError if batch normalisation would get a single value per channel in some batch of a lane."""
+    if not any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):
+        return
+    size, lanes = settings.batch_size, settings.lanes
+    if _fewest_rows(n, settings) > 1:
         return
     try:
         with torch.no_grad(), torch.random.fork_rng():
@@ -139,4 +144,18 @@ def _check_smallest_batch(model: nn.Module, sample: Tensor, n: int, settings: Se
     except ValueError as error:
         if "per channel" not in str(error):
             raise
-        raise InputError("batch-too-small", samples=n, batch_size=size, parts=parts) from error
+        raise InputError("batch-too-small", samples=n, batch_size=size, lanes=lanes) from error
+
+
+def _fewest_rows(n: int, settings: Settings) -> int:
+    """Return the fewest samples, but not none, that a lane has in a batch of the run."""
+    size, lanes = settings.batch_size, settings.lanes
+    if lanes == 1:
+        return n % size or min(size, n)
+    fewest = size
+    for epoch in range(settings.epochs if settings.epochs * n <= MAX_SORTED else 0):
+        places = epoch_order(n, settings.seed, epoch)
+        step = torch.arange(n) // size
+        counts = (step * lanes + places % lanes).bincount()
+        fewest = min(fewest, int(counts[counts > 0].min()))
+    return fewest

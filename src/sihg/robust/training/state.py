@@ -4,23 +4,37 @@ import json
 import math
 import warnings
 from collections.abc import Mapping
+from copy import copy
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor
 
+from sihg.core.processes import ALONE, Processes
 from sihg.errors import InputError
 from sihg.parse import Value
-from sihg.robust.methods.base import Log
+from sihg.robust.methods.base import Log, Method
 from sihg.robust.training.config import Choice, Settings
 from sihg.robust.training.events import WarningRaised
 from sihg.robust.training.optimizer import diverged
 from sihg.robust.training.preflight import PreparedTraining
 from sihg.robust.training.weights import TWIN, CheckpointWarning, load_weights
-from sihg.store.checkpoint import Checkpoint, newest_checkpoint, sha256_of_tensors, write_checkpoint
-from sihg.store.manifest import checkpoint_names
+from sihg.store.checkpoint import (
+    Checkpoint,
+    Skipped,
+    begin_checkpoint,
+    finish_checkpoint,
+    newest_checkpoint,
+    sha256_of_tensors,
+    write_checkpoint,
+    write_groups,
+)
+from sihg.store.files import Json
+from sihg.store.manifest import checkpoint_names, number_of
 from sihg.store.run_folder import FolderHandle, RunFolder
 from sihg.store.schema import (
     MEMORY_COLUMNS,
@@ -46,18 +60,26 @@ class TrainingState:
 
     Args:
         prepared: The run.
+        methods: The method of each lane that this process computes.
         folder: Where to keep tables and checkpoints; None to keep nothing.
-        handle: Notices that the folder was moved, removed or replaced.
+        handle: Notices that the folder was moved, removed or replaced; None on all processes but the first.
+        processes: Who computes the run. Each writes the state of its own lanes, the first one all else.
     """
 
     def __init__(
-        self, prepared: PreparedTraining, folder: RunFolder | None, handle: FolderHandle | None = None
+        self,
+        prepared: PreparedTraining,
+        methods: Mapping[int, Method],
+        folder: RunFolder | None,
+        handle: FolderHandle | None = None,
+        processes: Processes = ALONE,
     ) -> None:
-        self.prepared, self.folder, self.handle = prepared, folder, handle
-        self.progress = Progress()
+        self.prepared, self.methods, self.folder, self.handle = prepared, methods, folder, handle
+        self.processes, self.lanes = processes, prepared.settings.lanes
+        self.progress = Progress(tallies=[Tally() for _ in range(self.lanes)])
         self._infinite = set(_not_finite(prepared.model.state_dict()))  # such as a mask that holds -inf
         self.files: dict[str, Table | JsonLines] = {}
-        if folder is not None:
+        if folder is not None and processes.is_first:
             folder.check_links()
             self.files["metrics"] = Table(folder.metrics, METRICS_COLUMNS + prepared.method.columns)
             self.files["log"] = JsonLines(folder.log)
@@ -69,10 +91,11 @@ class TrainingState:
         """Return the number of batches trained on."""
         return self.progress.epoch * self.prepared.steps + self.progress.number
 
-    def add(self, log: Log) -> None:
-        """Add a step to the sums of the epoch."""
-        tally, samples = self.progress.tally, log.samples
+    def add(self, log: Log, lane: int = 0) -> None:
+        """Add a step of a lane to the sums of the epoch."""
+        tally, samples = self.progress.tallies[lane], log.samples
         tally.samples += samples
+        tally.passes += log.passes
         tally.loss += log.loss * samples
         tally.hits += log.accuracy * samples
         tally.moved = _add(tally.moved, log.moved, samples)
@@ -83,11 +106,25 @@ class TrainingState:
             if not math.isfinite(value):
                 raise InputError("method-column", name=name, value=log.extra.get(name))
             tally.extra[name] = tally.extra.get(name, 0.0) + value * samples
-        self.progress.passes += log.passes
+
+    def tally(self) -> Tally:
+        """Return the sums over all lanes that this process knows: its own, and the others' after `collect`."""
+        first, *others = self.progress.tallies
+        total = copy(first)
+        for lane in others:
+            total = add_tallies(total, lane)
+        return total
+
+    def collect(self) -> None:
+        """Let every process know the sums of all lanes."""
+        own = {str(lane): msgspec.to_builtins(self.progress.tallies[lane]) for lane in self.methods}
+        for lanes in self.processes.gather(own):
+            for lane, tally in lanes.items():
+                self.progress.tallies[int(lane)] = msgspec.convert(tally, Tally)
 
     def row(self, natural: float | None = None, robust: float | None = None) -> MetricsRow:
         """Return the metrics of the epoch so far, with the accuracies of the held-out set if given."""
-        here, tally = self.progress, self.progress.tally
+        here, tally = self.progress, self.tally()
         return MetricsRow(
             epoch=here.epoch + 1,
             step=self.step,
@@ -96,7 +133,7 @@ class TrainingState:
             natural=natural,
             robust=robust,
             lr=self.prepared.optimizer.lr,
-            passes=here.passes / len(self.prepared.train),
+            passes=(here.passes + tally.passes) / len(self.prepared.train),
             moved=None if tally.moved is None else tally.moved / tally.samples,
             saturated=None if tally.saturated is None else tally.saturated / tally.samples,
             seconds=here.seconds,
@@ -111,41 +148,82 @@ class TrainingState:
 
     def close_epoch(self, row: MetricsRow, warnings: list[WarningRaised]) -> None:
         """Write the rows of an epoch, keep its weights if they are the best, and go to the next one."""
-        if self.folder is not None:
+        memory = self._memory_row() if self.folder is not None else {}
+        if self.files:
             lines: list[tuple[str, Mapping[str, object]]] = [("metrics", row.cells())]
             if "memory" in self.files:
                 cells = {"epoch": row.epoch, "moved": row.moved, "saturated": row.saturated}
-                lines.append(("memory", {**cells, **self.prepared.method.memory_row(self.progress.epoch)}))
+                lines.append(("memory", {**cells, **memory}))
             lines.append(("log", {"event": "epoch", **row.cells()}))
             lines += [("log", {"event": "warning", "epoch": row.epoch, "text": w.text}) for w in warnings]
             for name, line in lines:
                 self._check_folder()
                 self.files[name].append(line)
         here = self.progress
-        here.epoch, here.number, here.tally = here.epoch + 1, 0, Tally()
+        here.passes += self.tally().passes
+        here.epoch, here.number, here.tallies = here.epoch + 1, 0, [Tally() for _ in range(self.lanes)]
         if row.robust is not None and (here.best is None or _merit(row) > _merit(here.best)):
             here.best = row
             self._save_best(row)
+
+    def _memory_row(self) -> dict[str, float]:
+        """Return the values of the method's `memory_columns`: means over the lanes, by their samples."""
+        n, total = len(self.prepared.train), dict.fromkeys(self.prepared.method.memory_columns, 0.0)
+        own = {str(lane): method.memory_row(self.progress.epoch) for lane, method in self.methods.items()}
+        known = {lane: row for part in self.processes.gather(own) for lane, row in part.items()}
+        for lane in range(self.lanes):
+            share = len(range(lane, n, self.lanes)) / n
+            total = {name: value + share * known[str(lane)].get(name, 0.0) for name, value in total.items()}
+        return total
 
     # ---- checkpoints
 
     def save(self) -> Path | None:
         """Write a checkpoint from which the run can go on; return its path, or None without a folder."""
-        self.check_finite()
+        with self.processes.same():
+            self.check_finite()
         if self.folder is None:
             return None
-        self._check_folder()
-        method = self.prepared.method
-        tree, tensors = self.prepared.optimizer.state()
-        tensors["weights"] = self.prepared.model.state_dict()
-        method.flush()  # before the checkpoint, which says what is there
-        if kept := method.state(self.progress.epoch):
-            tensors[method.state_file] = kept
-            if wrong := _not_finite(kept):
-                optimizer = self.prepared.optimizer
-                raise diverged(f"the method's {wrong[0]} is not finite", optimizer.time, optimizer.lr)
-        for file in self.files.values():
-            file.flush_to_disk()
+        self.collect()
+        weights = self._weights_sum()
+        with self.processes.same():
+            if len(set(self.processes.gather(weights))) > 1:
+                raise InputError("processes-differ", step=self.step)
+        groups, state = {}, {}
+        with self.processes.together():
+            self._check_folder()
+            groups = self._own_groups()
+            for file in self.files.values():
+                file.flush_to_disk()
+            if self.processes.is_first:
+                tree, tensors = self.prepared.optimizer.state()
+                groups |= {**tensors, "weights": self.prepared.model.state_dict()}
+                state = self._content(tree, weights)
+        path = self._write(f"last-{self.step:08d}", groups, state)
+        if self.prepared.settings.memory_files and self.progress.number == 0:
+            # The next epoch overwrites what older checkpoints need, so this one must not be the only one.
+            self._write(f"{TWIN}-{self.step:08d}", groups, state, keep=1)
+        return path
+
+    def _own_groups(self) -> dict[str, Mapping[str, Tensor]]:
+        """Return the state of the method in each lane of this process, by the name of its file."""
+        groups: dict[str, Mapping[str, Tensor]] = {}
+        for lane, method in self.methods.items():
+            method.flush()  # before the checkpoint, which says what is there
+            if kept := method.state(self.progress.epoch):
+                groups[self._group_of(lane)] = kept
+                if wrong := _not_finite(kept):
+                    optimizer = self.prepared.optimizer
+                    raise diverged(f"the method's {wrong[0]} is not finite", optimizer.time, optimizer.lr)
+        return groups
+
+    def _group_of(self, lane: int) -> str:
+        """Return the name of the file that holds the state of the method in a lane."""
+        name = self.prepared.method.state_file
+        return name if self.lanes == 1 else f"{name}-{lane:02d}"
+
+    def _content(self, tree: Json, weights: str) -> dict[str, Any]:
+        """Return the state in the manifest of a checkpoint."""
         state = RunState(
             progress=self.progress,
             optimizer=tree,
@@ -153,20 +231,38 @@ class TrainingState:
             data=self._data,
             settings=self.prepared.settings.deciding(),
             threads=torch.get_num_threads(),
-            weights=self._weights_sum(),
+            weights=weights,
         )
-        content = json.loads(record_text(state))
-        path = write_checkpoint(self.folder.checkpoints, f"last-{self.step:08d}", tensors, content)
-        if self.prepared.settings.memory_files and self.progress.number == 0:
-            # The next epoch overwrites what older checkpoints need, so this one must not be the only one.
+        content: dict[str, Any] = json.loads(record_text(state))
+        return content
+
+    def _write(
+        self, name: str, groups: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any], keep: int = 2
+    ) -> Path:
+        """Write a checkpoint together: each process its groups, the first one the manifest."""
+        assert self.folder is not None
+        if self.processes.size == 1:
             self._check_folder()
-            write_checkpoint(self.folder.checkpoints, f"{TWIN}-{self.step:08d}", tensors, content, keep=1)
+            return write_checkpoint(self.folder.checkpoints, name, groups, state, keep)
+        temporary, files, path = "", {}, self.folder.checkpoints / name
+        with self.processes.together():
+            self._check_folder()
+            if self.processes.is_first:
+                temporary = str(begin_checkpoint(self.folder.checkpoints, name))
+        temporary = self.processes.gather(temporary)[0]
+        with self.processes.together():
+            files = write_groups(Path(temporary), groups)
+        files = {name: entry for part in self.processes.gather(files) for name, entry in part.items()}
+        with self.processes.together():
+            if self.processes.is_first:
+                finish_checkpoint(Path(temporary), name, files, state, keep)
         return path
 
     def has_twin(self) -> bool:
         """Return whether a second copy of the checkpoint is there, if the run needs one before it goes on."""
         if self.folder is None or not self.prepared.settings.memory_files:
             return True
+        self.processes.wait()  # no process may have begun to write it
         return f"{TWIN}-{self.step:08d}" in checkpoint_names(self.folder.checkpoints, TWIN)
 
     def check_finite(self) -> None:
@@ -187,7 +283,7 @@ class TrainingState:
             self.handle.check()
 
     def _save_best(self, row: MetricsRow) -> None:
-        if self.folder is not None:
+        if self.files and self.folder is not None:
             self._check_folder()
             weights = {"weights": self.prepared.optimizer.evaluated.state_dict()}
             settings = self.prepared.settings.deciding()
@@ -206,9 +302,20 @@ class TrainingState:
             raise InputError("resume-folder")
         if not has_checkpoint(self.folder) and not read_table(self.folder.metrics, sealed=True):
             return None, []
-        checkpoint, skipped = newest_checkpoint(self.folder.checkpoints, "last", twin=TWIN)
+        checkpoint, skipped = self._read_newest()
+        while len(numbers := set(self.processes.gather(number_of(checkpoint.path.name)))) > 1:
+            checkpoint, skipped = self._read_newest(min(numbers))  # a process cannot read its part of the newest
         self._check_same_run(_run_state(checkpoint), checkpoint.path)
         return checkpoint, [f"{other.name}: {other.reason}" for other in skipped]
+
+    def _read_newest(self, most: int | None = None) -> tuple[Checkpoint, list[Skipped]]:
+        """Read what this process needs of the newest valid checkpoint; alone, that is everything."""
+        assert self.folder is not None
+        own = {"weights", "optimizer", "average", *map(self._group_of, self.methods)}
+        only = None if self.processes.size == 1 else own
+        with self.processes.together():
+            return newest_checkpoint(self.folder.checkpoints, "last", only, twin=TWIN, most=most)
+        raise AssertionError  # `together` raises
 
     def load(self, checkpoint: Checkpoint) -> None:
         """Go back to a checkpoint that was found."""
@@ -222,17 +329,17 @@ class TrainingState:
             )
         prepared, tensors = self.prepared, checkpoint.tensors
         average = set() if prepared.optimizer.average is None else {"average"}
-        if lost := sorted(
-            ({"weights", "optimizer"} | average) - tensors.keys() | state.tables.keys() - self.files.keys()
-        ):
+        lost_tables = state.tables.keys() - self.files.keys() if self.processes.is_first else set()
+        if lost := sorted(({"weights", "optimizer"} | average) - tensors.keys() | lost_tables):
             raise InputError("checkpoint-damaged", path=checkpoint.path, problems=lost, names=f"no {lost[0]}")
         load_weights(prepared.model, tensors["weights"], checkpoint.path)
         prepared.optimizer.load_state(state.optimizer, tensors)
         self.progress = state.progress
-        kept = tensors.get(prepared.method.state_file, {})
-        prepared.method.load_state({name: t.to(prepared.device) for name, t in kept.items()}, self.progress.epoch)
-        for name, mark in state.tables.items():
-            self.files[name].truncate(mark)
+        for lane, method in self.methods.items():
+            kept = tensors.get(self._group_of(lane), {})
+            method.load_state({name: t.to(prepared.device) for name, t in kept.items()}, self.progress.epoch)
+        for name, file in self.files.items():
+            file.truncate(state.tables[name])
 
     def _check_same_run(self, state: RunState, path: Path) -> None:
         ours = self.prepared.settings.deciding()
@@ -280,6 +387,18 @@ def _with_defaults(saved: Mapping[str, Value], settings: Settings) -> dict[str, 
     """Return the settings of a checkpoint; settings that are newer than the checkpoint have their defaults."""
     usual = Settings(method=Choice(settings.method.name)).deciding()
     return {key: value for key, value in usual.items() if not key.startswith(SECTIONS_BY_NAME)} | dict(saved)
+
+
+def add_tallies(a: Tally, b: Tally) -> Tally:
+    """Return the sums over two lanes.
+
+    >>> add_tallies(Tally(samples=2, loss=1.0), Tally(samples=1, loss=0.5, moved=0.25))
+    Tally(samples=3, passes=0.0, loss=1.5, hits=0.0, moved=0.25, saturated=None, constant=0.0, extra={})
+    """
+    pairs = {name: (getattr(a, name), getattr(b, name)) for name in Tally.__struct_fields__ if name != "extra"}
+    sums = {name: x if y is None else y if x is None else x + y for name, (x, y) in pairs.items()}
+    names = a.extra | b.extra
+    return Tally(**sums, extra={name: a.extra.get(name, 0.0) + b.extra.get(name, 0.0) for name in names})
 
 
 def _add(total: float | None, mean: float | None, samples: int) -> float | None:

@@ -4,14 +4,17 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 
 import torch
 
+from sihg.core.processes import ALONE, Processes, check_lanes
 from sihg.errors import InputError, NotFiniteError
 from sihg.interrupt import stop_on_interrupt
 from sihg.robust._fast_passes import keep_freed_memory
 from sihg.robust.attacks.runner import run_attacks
-from sihg.robust.data.batches import Batch, epoch_batches
+from sihg.robust.data.batches import Batch, GlobalBatch, epoch_batches
+from sihg.robust.methods.base import Log
 from sihg.robust.training.events import (
     CheckpointSaved,
     EpochDone,
@@ -23,6 +26,7 @@ from sihg.robust.training.events import (
     check_end,
     check_epoch,
 )
+from sihg.robust.training.lanes import LaneSum
 from sihg.robust.training.optimizer import diverged
 from sihg.robust.training.preflight import PreparedTraining
 from sihg.robust.training.state import TrainingState
@@ -37,6 +41,7 @@ class Trainer:
         prepared: The run, checked by `preflight`.
         folder: The run folder, for tables and checkpoints; None to keep nothing.
         handle: Of the folder, from `locked`: notices that the folder was moved, removed or replaced.
+        processes: Who computes the run, from `join_processes`; their number divides the number of lanes.
     Example:
         >>> from sihg.robust.training import prepare
         >>> from sihg.robust.training.config import Settings
@@ -50,13 +55,23 @@ class Trainer:
         prepared: PreparedTraining,
         folder: RunFolder | None = None,
         handle: FolderHandle | None = None,
+        processes: Processes = ALONE,
     ) -> None:
         settings = prepared.settings
         if settings.memory_files and folder is None:
             raise InputError("memory-files-folder")
-        self.prepared, self.folder = prepared, folder
+        check_lanes(settings.lanes, processes.size)
+        self.prepared, self.folder, self.processes = prepared, folder, processes
         self.model, self.optimizer, self.method = prepared.model, prepared.optimizer, prepared.method
-        self.state = TrainingState(prepared, folder, handle)
+        own = processes.own(settings.lanes)
+        self.methods = (
+            {0: self.method} if settings.lanes == 1 else {lane: deepcopy(self.method) for lane in sorted(own)}
+        )
+        self.lanes = None
+        if settings.lanes > 1:
+            self.lanes = LaneSum(self.model, self.optimizer.parameters, processes, settings.lanes)
+        self.optimizer.lanes = self.lanes
+        self.state = TrainingState(prepared, self.methods, folder, handle, processes)
         self.rows: list[MetricsRow] = []
         self.warnings: list[str] = []
         self._saved_epoch: int | None = None  # whose start is in a checkpoint
@@ -72,16 +87,27 @@ class Trainer:
         checkpoint, skipped = self.state.find()
         self._bind(resuming=checkpoint is not None)
         if checkpoint is not None:
-            self.state.load(checkpoint)
+            with self.processes.together():
+                self.state.load(checkpoint)
             is_complete = self.state.has_twin() or self.progress.epoch >= self.prepared.settings.epochs
             self._saved_epoch = self.progress.epoch if is_complete else None
         return skipped
 
     def _bind(self, *, resuming: bool) -> None:
-        """Let the method make what it keeps per sample, or open it again."""
+        """Let the method of each lane make what it keeps per sample, or open it again; process 0 makes all files."""
         prepared = self.prepared
         folder = self.folder.memory if self.folder is not None and prepared.settings.memory_files else None
-        self.method.bind(prepared.train, dtype=prepared.memory_dtype, folder=folder, resuming=resuming)
+        for is_turn in (self.processes.is_first, not self.processes.is_first):
+            with self.processes.together():
+                for lane, method in self.methods.items() if is_turn else ():
+                    method.bind(
+                        prepared.train,
+                        dtype=prepared.memory_dtype,
+                        folder=folder,
+                        resuming=resuming,
+                        lane=lane,
+                        lanes=prepared.settings.lanes,
+                    )
         self._is_bound = True
 
     def run(self, on_event: OnEvent | None = None) -> Trained:
@@ -106,6 +132,7 @@ class Trainer:
         keep_freed_memory()
         if not self._is_bound:
             self._bind(resuming=False)
+        self.processes.copy_first([*self.model.parameters(), *self.model.buffers()])
         with torch.random.fork_rng(), stop_on_interrupt() as stop_asked:
             if self.progress.number == 0 and self.progress.epoch != self._saved_epoch:
                 yield from self._save()
@@ -114,7 +141,7 @@ class Trainer:
                 if self.progress.number < self.prepared.steps:
                     return
                 yield from self._close_epoch()
-                if stop_asked():
+                if self.processes.any([stop_asked()])[0]:
                     return
 
     def _train_epoch(self, stop_asked: Callable[[], bool]) -> Iterator[Event]:
@@ -129,31 +156,69 @@ class Trainer:
             first=here.number,
             augment=self.prepared.augment,
             device=self.prepared.device,
+            lanes=tuple(self.methods),
+            of=settings.lanes,
         ):
             begin = time.perf_counter()
-            self._step(batch)
+            stop, late = self._step(batch, stop_asked)
             here.seconds += time.perf_counter() - begin
             here.number += 1
             yield StepDone(self.state.step, settings.epochs * steps, self.state.row())
-            stop, late = stop_asked(), time.monotonic() - self._saved_time > 60 * settings.checkpoint_minutes
             if (stop or late) and here.number < steps:  # else the end of the epoch saves one at once
                 yield from self._save()
                 if stop:
                     return
 
-    def _step(self, batch: Batch) -> None:
-        self._seed_dropout(batch.draw("model").initial_seed())
-        parts = min(self.prepared.settings.accumulate, len(batch.x))
-        self.optimizer.at(batch.time, parts)
-        for part in [batch] if parts == 1 else batch.parts(parts):
-            with self._dated_errors():
-                log = self.method.step(self.model, part, self.optimizer)
-            if not math.isfinite(log.loss):
-                raise diverged(f"the loss is {log.loss}", self.optimizer.time, self.optimizer.lr)
-            self.state.add(log)
+    def _step(self, batch: GlobalBatch, stop_asked: Callable[[], bool]) -> tuple[bool, bool]:
+        """Train on one batch; return whether any process is asked to stop, and whether a checkpoint is due."""
+        self.optimizer.time = batch.time
+        if self.lanes is None:
+            self._train_one_lane(batch.lanes[0])
+        else:
+            self._train_lanes(batch, self.lanes, stop_asked)
+        if self.lanes is not None and self.processes.size > 1:
+            return self.lanes.flags[0], self.lanes.flags[1]
+        return stop_asked(), self._is_checkpoint_due()
 
-    def _seed_dropout(self, seed: int) -> None:
+    def _train_one_lane(self, batch: Batch) -> None:
+        self._seed_dropout(batch, 0)
+        with self._dated_errors():
+            log = self.method.step(self.model, batch, self.optimizer)
+        self._add(log, 0)
+
+    def _train_lanes(self, batch: GlobalBatch, lanes: LaneSum, stop_asked: Callable[[], bool]) -> None:
+        """Train on the lanes of this process in turn; the weights change once all lanes have added their gradients."""
+        runs = {part.lane: self.methods[part.lane].rounds(self.model, part, self.optimizer) for part in batch.lanes}
+        parts = {part.lane: part for part in batch.lanes}
+        logs: dict[int, Log] = {}
+        for number in range(self.method.optimizer_steps):
+            lanes.begin()
+            for lane in lanes.order:
+                if lane not in runs:
+                    lanes.skip()
+                    continue
+                lanes.enter(len(parts[lane].x) / batch.size)
+                self._seed_dropout(parts[lane], number)
+                with self._dated_errors():
+                    logs[lane] = next(runs[lane])
+            lanes.flags = [stop_asked(), self.processes.is_first and self._is_checkpoint_due()]
+            with self.processes.same():
+                self.optimizer.apply()
+        for lane, log in logs.items():
+            self._add(log, lane)
+
+    def _add(self, log: Log, lane: int) -> None:
+        if not math.isfinite(log.loss):
+            raise diverged(f"the loss is {log.loss}", self.optimizer.time, self.optimizer.lr)
+        self.state.add(log, lane)
+
+    def _is_checkpoint_due(self) -> bool:
+        return time.monotonic() - self._saved_time > 60 * self.prepared.settings.checkpoint_minutes
+
+    def _seed_dropout(self, batch: Batch, number: int) -> None:
         """Seed the generators that modules draw from; torch.manual_seed takes milliseconds for absent devices."""
+        purpose = "model" if (batch.lane, number) == (0, 0) else f"model/{batch.lane}/{number}"
+        seed = batch.draw(purpose).initial_seed()
         torch.default_generator.manual_seed(seed)
         if self.prepared.device.startswith("cuda"):
             torch.cuda.manual_seed_all(seed)
@@ -162,14 +227,16 @@ class Trainer:
 
     def _close_epoch(self) -> Iterator[Event]:
         """Evaluate, write the row of the epoch, save the best weights and a checkpoint."""
-        self.state.check_finite()
-        here, settings = self.progress, self.prepared.settings
+        with self.processes.same():
+            self.state.check_finite()
+        self.state.collect()
+        here, settings, tally = self.progress, self.prepared.settings, self.state.tally()
         is_last = here.epoch + 1 == settings.epochs
         natural, robust = None, None
         if self.prepared.held_out is not None and (is_last or (here.epoch + 1) % settings.evaluate_every == 0):
             natural, robust = self._evaluate()
         row = self.state.row(natural, robust)
-        warnings = check_epoch(here.monitor, row, here.tally.constant / here.tally.samples, norm=settings.norm)
+        warnings = check_epoch(here.monitor, row, tally.constant / tally.samples, norm=settings.norm)
         if is_last:
             average = self.optimizer.average
             steps, ramp = (int(average.n_averaged) if average else 0), getattr(self.method, "ramp", 0.0)
@@ -187,7 +254,11 @@ class Trainer:
         begin = time.perf_counter()
         with self._dated_errors():
             natural, robust = run_attacks(
-                self.optimizer.evaluated, self.prepared.held_out, self.prepared.plans, seed=self.progress.epoch
+                self.optimizer.evaluated,
+                self.prepared.held_out,
+                self.prepared.plans,
+                seed=self.progress.epoch,
+                processes=self.processes,
             )
         self.progress.evaluation_seconds += time.perf_counter() - begin
         return natural.accuracy, robust.accuracy
@@ -202,10 +273,16 @@ class Trainer:
 
     @contextmanager
     def _dated_errors(self) -> Iterator[None]:
-        """Add the epoch, the learning rate and a remedy to a NotFiniteError."""
+        """Add the epoch, the learning rate and a remedy to a NotFiniteError; explain a batch that is too small."""
         try:
             yield
         except NotFiniteError as error:
             if error.code == "training-diverged":
                 raise
             raise diverged(str(error).partition(": ")[0], self.optimizer.time, self.optimizer.lr) from error
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            settings, n = self.prepared.settings, len(self.prepared.train)
+            size, lanes = settings.batch_size, settings.lanes
+            raise InputError("batch-too-small", samples=n, batch_size=size, lanes=lanes) from error

@@ -1,0 +1,98 @@
+"""The lanes of a batch: what each adds to the gradient and to running statistics, summed in one fixed order.
+
+Lane l of L has the samples i with i mod L = l, and is one forward-backward pass. Processes compute whole lanes. The
+sums do not depend on where: lanes are added in the order of a binary tree (`core.processes.sum_pairs`).
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from sihg.core.processes import Processes
+from sihg.errors import InputError
+
+
+class LaneSum:
+    """Sums gradients and changes of buffers (such as running statistics) over the lanes of a batch.
+
+    Args:
+        model: The model; every lane finds its buffers as the batch found them.
+        parameters: Those that are trained.
+        processes: Who computes the lanes.
+        lanes: How many there are.
+    """
+
+    def __init__(self, model: nn.Module, parameters: Sequence[Tensor], processes: Processes, lanes: int) -> None:
+        self.parameters, self.processes = list(parameters), processes
+        self.order = processes.own(lanes)
+        self.buffers = [buffer for buffer in model.buffers() if buffer.dtype != torch.bool]
+        first = self.parameters[0]
+        self._like = first.new_empty(0, dtype=torch.promote_types(torch.float32, first.dtype))
+        self._before: list[Tensor] = []
+        self._sums: list[tuple[int, Tensor]] = []  # (height in the tree, sum), the lowest last
+        self._added = True
+        self._share = 0.0
+        self.flags = [False, False]  # of this process, then of any: see `set_gradients`
+
+    def begin(self) -> None:
+        """Begin a step of the optimiser."""
+        self._before = [buffer.clone() for buffer in self.buffers]
+        self._sums.clear()
+
+    def enter(self, share: float) -> None:
+        """Begin the next lane of `order`, which has this share of the batch."""
+        for buffer, before in zip(self.buffers, self._before, strict=True):
+            buffer.copy_(before)
+        self._added, self._share = False, share
+
+    def add(self) -> None:
+        """Keep the gradients of the lane, and how it has changed the buffers."""
+        if self._added:
+            raise InputError("method-steps-lanes")
+        self._added = True
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
+        known = self._like.new_tensor([p.grad is not None for p in self.parameters])
+        changes = [_change(b, a).mul_(self._share) for b, a in zip(self.buffers, self._before, strict=True)]
+        self._push(self._flatten([*grads, known, *changes]))
+        for p in self.parameters:
+            p.grad = None
+
+    def skip(self) -> None:
+        """Add nothing for a lane that has no sample in the batch."""
+        sizes = [t.numel() for t in (*self.parameters, *self.buffers)]
+        self._push(self._like.new_zeros(sum(sizes) + len(self.parameters)))
+
+    def _push(self, vector: Tensor) -> None:
+        height = 0
+        while self._sums and self._sums[-1][0] == height:
+            vector = self._sums.pop()[1].add_(vector)
+            height += 1
+        self._sums.append((height, vector))
+
+    def set_gradients(self) -> None:
+        """Set the gradients and buffers to those of all lanes, and `flags` to whether they are set on any process."""
+        if not self._added:
+            raise InputError("method-without-step")
+        ((_, own),) = self._sums
+        flags = self._like.new_tensor(self.flags)
+        total = self.processes.sum(torch.cat([own, flags]) if self.processes.size > 1 else own)
+        sizes = [p.numel() for p in self.parameters]
+        *grads, known, rest = total.split([*sizes, len(sizes), len(total) - sum(sizes) - len(sizes)])
+        for p, grad, is_known in zip(self.parameters, grads, known.tolist(), strict=True):
+            p.grad = grad.view_as(p).to(p.dtype) if is_known else None
+        changes = rest[: sum(b.numel() for b in self.buffers)].split([b.numel() for b in self.buffers])
+        for buffer, before, change in zip(self.buffers, self._before, changes, strict=True):
+            now = change.view_as(buffer) if buffer.is_floating_point() else change.round().view_as(buffer)
+            buffer.copy_(before + now.to(buffer.dtype))
+        if self.processes.size > 1:
+            self.flags = [bool(flag) for flag in rest[-len(self.flags) :].tolist()]
+
+    def _flatten(self, tensors: Sequence[Tensor]) -> Tensor:
+        return torch.cat([t.detach().reshape(-1).to(self._like.dtype) for t in tensors])
+
+
+def _change(now: Tensor, before: Tensor) -> Tensor:
+    """Return now - before, and 0 where they are equal, also where both are infinite."""
+    change = (now - before).to(torch.promote_types(torch.float32, now.dtype))
+    return change.masked_fill_(now == before, 0)
