@@ -25,5 +25,6 @@ def everything(memory: PerturbationMemory, epoch: int) -> Tensor:
 
 def row(memory: PerturbationMemory, epoch: int, sample: int) -> Any:
     """The stored bytes of a sample, to be damaged."""
-    chunk, place = divmod(sample, memory._rows_per_chunk)
-    return memory._generations[epoch % 2][chunk][place]
+    memory.flush()
+    place, shard = divmod(sample, memory._shards.count)
+    return memory._shards.generations[epoch % 2][shard][place]

@@ -262,7 +262,7 @@ def test_a_row_is_guarded_by_the_checksum_of_all_that_is_in_it() -> None:
     memory.write(index(6), 4, draws(0, 1))
     stored = row(memory, 4, 6).tobytes()
     assert np.frombuffer(stored[-12:-4], "<u4").tolist() == [6, 5]
-    assert np.frombuffer(stored[-4:], "<u4")[0] == zlib.crc32(stored[:-4], memory._seed)
+    assert np.frombuffer(stored[-4:], "<u4")[0] == zlib.crc32(stored[:-4], memory._format.seed)
 
 
 def test_a_row_torn_by_a_crash_is_written_again(memory: PerturbationMemory) -> None:

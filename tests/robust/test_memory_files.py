@@ -64,12 +64,18 @@ def test_damaged_files_of_a_folder_are_named(tmp_path: Path) -> None:
     with refused("memory-file-unreadable"):
         PerturbationMemory(10, SHAPE, EPS, folder=tmp_path)
     whole = manifest.read_bytes()
-    for content in ([NO_SUM], {"rows_a_chunk": None}, {"rows_a_chunk": 0, "id": "00" * 16}, {"rows_a_chunk": 9}):
+    wrong: list[Any] = [
+        [NO_SUM],
+        {"shards": None},
+        {"shards": 8},
+        *({"shards": s, "id": "00" * 16} for s in (0, 3, 128)),
+    ]
+    for content in wrong:
         text = json.dumps(content if isinstance(content, list) else {**content, SEAL_KEY: NO_SUM})
         manifest.write_bytes(seal(text.encode()))
         with refused("memory-manifest", manifest=manifest):
             PerturbationMemory(10, SHAPE, EPS, folder=tmp_path)
-    manifest.write_text('{"n": 10, "shape": [2, 3], "eps": 0.3, "dtype": "int8", "rows_a_chunk": 10}')
+    manifest.write_text('{"n": 10, "shape": [2, 3], "eps": 0.3, "dtype": "int8", "shards": 1}')
     with refused("memory-seal", state="missing"):  # as it was before it had a seal
         PerturbationMemory(10, SHAPE, EPS, folder=tmp_path)
     for i in range(len(whole)):
@@ -429,7 +435,7 @@ def test_a_tag_torn_between_two_sectors_is_written_again(tmp_path: Path) -> None
         return memory, memory.file_state(3)
 
     memory, state = saved(tmp_path)
-    at_the_border = [i for i in range(130) if ((i + 1) * memory._row_bytes - 4) % 512 == 0]
+    at_the_border = [i for i in range(130) if ((i + 1) * memory._format.row_bytes - 4) % 512 == 0]
     assert at_the_border
     for sample in (at_the_border[0], 5):
         row(memory, 3, sample)[-4:] ^= 255

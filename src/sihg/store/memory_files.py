@@ -10,7 +10,7 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -23,7 +23,9 @@ from sihg.store.files import make_parents, status, sync_folder, write_bytes
 from sihg.store.seal import NO_SUM, SEAL_KEY, check_seal, seal
 
 MappedRows = np.memmap[tuple[int, int], np.dtype[np.uint8]]
-MANIFEST, ROWS_KEY, ID_KEY = "memory.json", "rows_a_chunk", "id"
+MANIFEST, FORMAT_KEY, SHARDS_KEY, ID_KEY = "memory.json", "format", "shards", "id"
+FORMAT = 2  # 1: the samples one after the other in files of equal size
+MAX_SHARDS = 64  # those of the order of an epoch (robust/data/batches.py)
 ID_BYTES = 16
 MAX_MANIFEST_BYTES = 2**16
 BLOCK_BYTES = 2**20
@@ -33,26 +35,46 @@ _FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BI
 
 
 @dataclass(frozen=True)
-class MappedGenerations:
-    """The mapped files of both generations, the rows per file, and the id of their folder."""
+class MappedShards:
+    """The number of shards, the id of their folder, and the mapped files of both generations by shard."""
 
     id: bytes
-    rows_per_chunk: int
-    files: tuple[list[MappedRows], list[MappedRows]]
+    shards: int
+    files: tuple[dict[int, MappedRows], dict[int, MappedRows]]
+
+
+def count_shards(n: int, row_bytes: int, max_bytes: int, least: int) -> int:
+    """Return the smallest power of two, from `least` to 64, of shards with at most `max_bytes` each."""
+    shards = least
+    while shards < MAX_SHARDS and -(-n // shards) * row_bytes > max_bytes:
+        shards *= 2
+    return shards
 
 
 def map_generations(
-    folder: Path, header: Mapping[str, Value], n: int, row_bytes: int, rows_per_chunk: int, *, existing: bool = False
-) -> MappedGenerations:
-    """Map the files of both generations; make them if the folder has none.
+    folder: Path,
+    header: Mapping[str, Value],
+    n: int,
+    row_bytes: int,
+    shards: int,
+    *,
+    existing: bool = False,
+    rank: int = 0,
+    world_size: int = 1,
+) -> MappedShards:
+    """Map the files that a process owns; process 0 makes all files if the folder has none.
+
+    Sample i is row i // shards of shard i % shards, which has one file per generation. Process r owns the shards
+    v = r mod world_size. No file is mapped by two processes, and another number of processes opens the same files.
 
     Args:
         folder: The folder of the files.
         header: What memory.json must say about the rows.
         n: The number of rows per generation.
         row_bytes: The size of a row.
-        rows_per_chunk: The rows per new file; existing files keep theirs.
+        shards: The number of shards of new files, a power of two; existing files keep theirs.
         existing: Whether the files must exist already.
+        rank, world_size: The number of this process, and of how many.
     Raises:
         InputError: The files are missing, damaged, links or of another memory, or the disk is full.
     """
@@ -60,26 +82,34 @@ def map_generations(
     found = status(folder)
     if found is not None and stat.S_ISLNK(found.st_mode):
         raise InputError("memory-file-link", path=folder, what="a symbolic link")
-    making, identity = status(manifest) is None, secrets.token_hex(ID_BYTES)
-    if making and existing:
-        raise InputError("memory-folder-missing", folder=folder)
-    if not making:
-        rows_per_chunk, identity = _read_manifest(manifest, header)
-    sizes = [min(rows_per_chunk, n - first) * row_bytes for first in range(0, n, rows_per_chunk)]
-    files = [(folder / f"generation{g}-{c:04d}.bin", size) for g in range(2) for c, size in enumerate(sizes)]
-    if making:
-        _make(folder, files)
-    maps = [_map(path, size, row_bytes) for path, size in files]
-    if making:
-        if any(chunk.any() for chunk in maps):  # a memory that has lost its memory.json
-            raise InputError("memory-manifest", manifest=manifest, folder=folder, error=FileNotFoundError(MANIFEST))
-        content = {**header, ROWS_KEY: rows_per_chunk, ID_KEY: identity, SEAL_KEY: NO_SUM}
-        write_bytes(manifest, seal(json.dumps(content).encode()))  # last: the files are complete
-    return MappedGenerations(bytes.fromhex(identity), rows_per_chunk, (maps[: len(sizes)], maps[len(sizes) :]))
+    if status(manifest) is None:
+        if existing:
+            raise InputError("memory-folder-missing", folder=folder)
+        if rank > 0:
+            raise InputError("memory-not-made", folder=folder, rank=rank)
+        _make(folder, header, n, row_bytes, shards)
+    shards, identity = _read_manifest(manifest, header)
+    if shards % world_size:
+        raise InputError("memory-shards-processes", folder=folder, shards=shards, world_size=world_size)
+    sizes = _sizes(n, row_bytes, shards)
+    first, second = (
+        {v: _map(_file(folder, g, v), sizes[v], row_bytes) for v in range(rank, len(sizes), world_size)}
+        for g in range(2)
+    )
+    return MappedShards(bytes.fromhex(identity), shards, (first, second))
+
+
+def _sizes(n: int, row_bytes: int, shards: int) -> list[int]:
+    """Return the bytes of the files of a generation; a shard without samples has no file."""
+    return [len(range(v, n, shards)) * row_bytes for v in range(min(shards, n))]
+
+
+def _file(folder: Path, generation: int, shard: int) -> Path:
+    return folder / f"generation{generation}-{shard:04d}.bin"
 
 
 def _read_manifest(manifest: Path, header: Mapping[str, Value]) -> tuple[int, str]:
-    """Return the rows per file and the id."""
+    """Return the number of shards and the id."""
     try:
         with _open(manifest, "rb") as file:
             data = file.read(MAX_MANIFEST_BYTES)
@@ -89,24 +119,48 @@ def _read_manifest(manifest: Path, header: Mapping[str, Value]) -> tuple[int, st
         raise InputError("memory-seal", manifest=manifest, folder=manifest.parent, state=state)
     try:
         saved = json.loads(data)
-        rows_per_chunk, identity = int(saved.pop(ROWS_KEY)), str(saved.pop(ID_KEY))
-        if rows_per_chunk < 1 or len(bytes.fromhex(identity)) != ID_BYTES:
-            raise ValueError(f"{ROWS_KEY} = {rows_per_chunk}, {ID_KEY} = {identity}")
+        layout, shards, identity = saved.pop(FORMAT_KEY, 1), int(saved.pop(SHARDS_KEY, 1)), str(saved.pop(ID_KEY))
+        if not is_shard_count(shards) or len(bytes.fromhex(identity)) != ID_BYTES:
+            raise ValueError(f"{SHARDS_KEY} = {shards}, {ID_KEY} = {identity}")
     except (ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError) as error:
         raise InputError("memory-manifest", manifest=manifest, folder=manifest.parent, error=error) from error
+    if layout != FORMAT:
+        raise InputError("memory-format", manifest=manifest, found=layout, wanted=FORMAT)
     wrong = {key: saved.get(key) for key, value in header.items() if saved.get(key) != value}
     if wrong:
         differences = ", ".join(f"{key} = {found} where {header[key]} is needed" for key, found in wrong.items())
         raise InputError("memory-folder", folder=manifest.parent, differences=differences)
-    return rows_per_chunk, identity
+    return shards, identity
 
 
-def _make(folder: Path, files: Sequence[tuple[Path, int]]) -> None:
-    """Make all files with their space, durably, or none: a full disk under a memory map would kill the process."""
-    made = []
+def is_shard_count(count: int) -> bool:
+    """Return whether a memory can have this many shards, or processes: a power of two up to 64."""
+    return count >= 1 and MAX_SHARDS % count == 0
+
+
+def _make(folder: Path, header: Mapping[str, Value], n: int, row_bytes: int, shards: int) -> None:
+    """Make all files, then memory.json; raise InputError if rows are there without their memory.json."""
+    manifest = folder / MANIFEST
+    sizes = _sizes(n, row_bytes, shards)
+    files = {_file(folder, g, v): size for g in range(2) for v, size in enumerate(sizes)}
+    for path in _reserve_all(folder, files):
+        if _map(path, files[path], row_bytes).any():
+            raise InputError("memory-manifest", manifest=manifest, folder=folder, error=FileNotFoundError(MANIFEST))
+    content = {FORMAT_KEY: FORMAT, **header, SHARDS_KEY: shards}
+    content |= {ID_KEY: secrets.token_hex(ID_BYTES), SEAL_KEY: NO_SUM}
+    write_bytes(manifest, seal(json.dumps(content).encode()))  # last: the files are complete
+
+
+def _reserve_all(folder: Path, files: Mapping[Path, int]) -> list[Path]:
+    """Make all files with their space, durably, or none: a full disk under a memory map would kill the process.
+
+    Returns:
+        The files that were there before.
+    """
+    made: list[Path] = []
     try:
         make_parents(folder / MANIFEST)
-        for path, size in files:
+        for path, size in files.items():
             if status(path) is None:
                 made.append(path)
             with _open(path, "r+b", os.O_CREAT) as file:
@@ -116,7 +170,8 @@ def _make(folder: Path, files: Sequence[tuple[Path, int]]) -> None:
     except OSError as error:
         for path in made:
             path.unlink(missing_ok=True)
-        raise _disk_full(folder, sum(size for _, size in files), error) from error
+        raise _disk_full(folder, sum(files.values()), error) from error
+    return [path for path in files if path not in set(made)]
 
 
 def _map(path: Path, size: int, row_bytes: int) -> MappedRows:
