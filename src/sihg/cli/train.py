@@ -70,6 +70,8 @@ def run(args: argparse.Namespace) -> int:
     ):
         prepared = prepare(settings, data_dir=args.data_dir)
         say(f"samples: {prepared.describe_samples()}")
+        for remark in prepared.remarks:
+            say(remark)
         trained = run_in(args.out, prepared, overwrite=args.overwrite, data_dir=args.data_dir, on_event=output)
     return print_result(trained, folder, settings, as_json=args.json)
 

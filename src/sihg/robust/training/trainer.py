@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
@@ -12,6 +12,7 @@ from sihg.interrupt import stop_on_interrupt
 from sihg.robust._fast_passes import keep_freed_memory
 from sihg.robust.attacks.runner import run_attacks
 from sihg.robust.data.batches import Batch, epoch_batches
+from sihg.robust.precision import number_formats
 from sihg.robust.training.events import (
     CheckpointSaved,
     EpochDone,
@@ -146,11 +147,15 @@ class Trainer:
         parts = min(self.prepared.settings.accumulate, len(batch.x))
         self.optimizer.at(batch.time, parts)
         for part in [batch] if parts == 1 else batch.parts(parts):
-            with self._dated_errors():
+            with self._dated_errors(), self._number_formats():
                 log = self.method.step(self.model, part, self.optimizer)
             if not math.isfinite(log.loss):
                 raise diverged(f"the loss is {log.loss}", self.optimizer.time, self.optimizer.lr)
             self.state.add(log)
+
+    def _number_formats(self) -> AbstractContextManager[None]:
+        settings = self.prepared.settings
+        return number_formats(self.model, ascent=settings.precision, training=settings.train_precision)
 
     def _seed_dropout(self, seed: int) -> None:
         """Seed the generators that modules draw from; torch.manual_seed takes milliseconds for absent devices."""
