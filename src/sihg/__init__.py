@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from sihg.robust.methods import FastAT as FastAT
     from sihg.robust.methods import FreeAT as FreeAT
     from sihg.robust.methods import Natural as Natural
+    from sihg.robust.precision import number_formats as number_formats
     from sihg.robust.training.fit import fit as fit
     from sihg.robust.training.weights import load as load
 
@@ -55,6 +56,7 @@ _HOMES = {
     "Batch": "sihg.robust.data.batches",
     "batches": "sihg.robust.data.batches",
     "fit": "sihg.robust.training.fit",
+    "number_formats": "sihg.robust.precision",
     "load": "sihg.robust.training.weights",
     **dict.fromkeys(_EVALUATION, "sihg.robust.evaluation"),
     **dict.fromkeys(_ATTACKS, "sihg.robust.attacks"),

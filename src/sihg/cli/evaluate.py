@@ -30,9 +30,9 @@ EPILOG += """
 A sample counts as broken when it is misclassified at any point that an attack looks at; with --last-iterate, for
 fgsm and pgd, when it is misclassified at the end of a restart. The table ends with the accuracy under all attacks
 together, then the certified one. Checks warn if the result may mislead: docs/checks.md explains each. If an evaluation
-is interrupted, the same command continues it. Under torchrun the processes share the samples. Records are kept in RUN/evaluation: NAME.json the table, NAME.npz what
-each attack found per sample. RUN/gallery.npz has a sample of each class before and after the strongest attack.
-`sihg report RUN` shows them.
+is interrupted, the same command continues it. Under torchrun the processes share the samples. Records are kept in
+RUN/evaluation: NAME.json the table, NAME.npz what each attack found per sample. RUN/gallery.npz has a sample of each
+class before and after the strongest attack. `sihg report RUN` shows them.
 """
 Record = EvaluationRecord | CurveRecord
 Records = list[tuple[str, Record]]  # per model: what to call it, and its record

@@ -80,6 +80,8 @@ def run(args: argparse.Namespace) -> int:
                 check_free(args.out, overwrite=args.overwrite)
             prepared = prepare(settings, data_dir=args.data_dir)
         say(f"samples: {prepared.describe_samples()}")
+        for remark in prepared.remarks:
+            say(remark)
         if again:
             trained = continue_run(folder, prepared, output, processes)
         else:

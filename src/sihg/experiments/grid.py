@@ -140,6 +140,11 @@ class Grid:
     threads: int = 1
     trust: bool = False
 
+    def __post_init__(self) -> None:
+        for method, run in self.settings.items():
+            if "auto" in (run.precision, run.train_precision):
+                raise InputError("grid-precision-auto", method=method)
+
     def cells(self) -> list[Cell]:
         """Return all cells, seed by seed, so that methods can be compared early."""
         return [

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
+from sihg.robust.precision import is_compiled
+
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # in glibc's malloc.h
 MAX_KEPT, MAX_BLOCK = 2**30, 2**25  # bytes kept at the end of the heap; larger blocks are never kept
 USER_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
@@ -42,9 +44,7 @@ def keep_freed_memory() -> None:
 @contextmanager
 def quick_input_gradients(model: nn.Module) -> Iterator[None]:
     """Compute, within, the input gradient of one-channel convolutions by a matrix product, without weight gradients."""
-    compiled = any(
-        hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) for module in model.modules()
-    )  # a changed module would be compiled again
+    compiled = any(map(is_compiled, model.modules()))  # a changed module would be compiled again
     changed = [] if compiled else [m for m in model.modules() if isinstance(m, nn.Conv2d) and _fits(m)]
     for module in changed:
         module.__dict__["forward"] = partial(_forward, module)
@@ -70,7 +70,7 @@ def _fits(module: nn.Conv2d) -> bool:
 
 
 def _forward(conv: nn.Conv2d, input: Tensor) -> Tensor:  # noqa: A002
-    if input.dim() != 4 or not input.requires_grad or torch.is_autocast_enabled("cpu"):
+    if input.dim() != 4 or not input.requires_grad:
         return nn.Conv2d.forward(conv, input)
     fixed = (conv.weight.detach(), None if conv.bias is None else conv.bias.detach())
     out: Tensor = _Product.apply(input, *fixed, conv.stride, conv.padding)  # type: ignore[no-untyped-call]
@@ -90,7 +90,7 @@ class _Product(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
         x, weight, _, stride, padding = inputs
         ctx.save_for_backward(weight)
-        ctx.size, ctx.stride, ctx.padding = x.shape[2:], stride, padding
+        ctx.size, ctx.stride, ctx.padding, ctx.dtype = x.shape[2:], stride, padding, x.dtype
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -98,8 +98,8 @@ class _Product(torch.autograd.Function):
         (n, _, rows, columns), (height, width) = g.shape, ctx.size
         (down, right), (above, left) = ctx.stride, ctx.padding
         pixels = g.permute(0, 2, 3, 1).flatten(0, 2)  # (n * rows * columns, channels): no move with channels last
-        taps = (weight.flatten(1).T @ pixels.T).view(*weight.shape[2:], n, rows, columns)
-        out = g.new_zeros(n, height + 2 * above, width + 2 * left)
+        taps = (weight.to(g.dtype).flatten(1).T @ pixels.T).view(*weight.shape[2:], n, rows, columns)
+        out = g.new_zeros(n, height + 2 * above, width + 2 * left, dtype=ctx.dtype)  # under autocast g is bfloat16
         for i, j in product(range(taps.shape[0]), range(taps.shape[1])):
             out[:, i : i + down * rows : down, j : j + right * columns : right] += taps[i, j]
         return out[:, None, above : above + height, left : left + width], None, None, None, None

@@ -8,6 +8,7 @@ from sihg.errors import InputError
 from sihg.robust.models.normalise import Normalise
 from sihg.robust.models.small_cnn import FlattenPixels
 from sihg.robust.models.threshold import Threshold
+from sihg.robust.precision import exact_float32
 
 MONOTONE = (  # layers whose outputs never fall as an input rises
     *(nn.Identity, nn.Flatten, FlattenPixels, Normalise, Threshold),
@@ -39,8 +40,14 @@ def interval_bounds(layers: list[nn.Module], low: Tensor, high: Tensor) -> tuple
 def worst_case_margins(model: nn.Module, low: Tensor, high: Tensor, y: Tensor) -> Tensor:
     """Return the most by which the logit of each class can exceed that of the label in the box, (n, classes).
 
-    The last layer is combined with the difference of logits, which is tighter than the bounds of both logits.
+    The last layer is combined with the difference of logits, which is tighter than the bounds of both logits. All is
+    computed in float32, within autocast too: bounds in bfloat16 would prove nothing.
     """
+    with exact_float32(low.device.type):
+        return _worst_case_margins(model, low, high, y)
+
+
+def _worst_case_margins(model: nn.Module, low: Tensor, high: Tensor, y: Tensor) -> Tensor:
     *below, head = flatten_layers(model)
     if not (isinstance(head, nn.Linear) and _is_plain(head, nn.Linear)):
         raise _unknown_layer(head)

@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from sihg.errors import InputError, NotFiniteError, UnknownNameError
 from sihg.robust._fast_passes import keep_freed_memory, quick_input_gradients
+from sihg.robust.precision import ascent_format, to_float32
 from sihg.robust.threat import Feasible
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -100,7 +101,7 @@ def input_gradient(model: nn.Module, point: Tensor, y: Tensor, loss: Loss = cros
     """Return the gradient of the loss in the input, without computing that of the weights."""
     point = point.detach().requires_grad_()
     with torch.enable_grad():
-        value = loss(model(point), y)
+        value = loss(to_float32(model(point)), y)
         return torch.autograd.grad(value, point)[0]
 
 
@@ -136,11 +137,14 @@ def backward(loss: Tensor, point: Tensor, size: int) -> Tensor:
 
 @contextmanager
 def inner_mode(model: nn.Module, statistics: str) -> Iterator[None]:
-    """Prepare the model for an ascent: statistics of the batch (not kept) or running ones, no weight gradients."""
+    """Prepare the model for an ascent: statistics of the batch (not kept) or running ones, no weight gradients.
+
+    Passes within run in the format that `number_formats` chose for ascents.
+    """
     if statistics not in STATISTICS:
         raise UnknownNameError("statistics", statistics, list(STATISTICS))
     keep_freed_memory()
-    with STATISTICS[statistics](model), quick_input_gradients(model):
+    with STATISTICS[statistics](model), quick_input_gradients(model), ascent_format(device_of(model).type):
         yield
 
 

@@ -200,7 +200,7 @@ class PerturbationMemory:
     def check_available(self, epoch: int) -> None:
         """Raise InputError if a later epoch has overwritten perturbations that `epoch` needs."""
         self._behind.wait()
-        for _, where in self._blocks(self._lane_rows(self.rank, self.world_size)):
+        for _, where in self._blocks(self._lane_rows()):
             for slot in range(2):
                 last = self._epochs(self._shards.gather(slot, where))
                 if (last > epoch).any():
@@ -212,14 +212,16 @@ class PerturbationMemory:
         shares: list[float] = (counts / counts.sum()).tolist()
         return shares
 
-    def histogram_counts(self, epoch: int, norm: str, bins: int, lane: int = 0, lanes: int = 1) -> Tensor:
+    def histogram_counts(
+        self, epoch: int, norm: str, bins: int, lane: int | None = None, lanes: int | None = None
+    ) -> Tensor:
         """Return the numbers of entries (l2: of perturbations) of a lane by size / eps, in float64, exactly.
 
         Args:
             epoch: Of the epoch before this one, as `read` returns them.
             norm: "linf" or "l2".
             bins: The number of bins from 0 to 1.
-            lane, lanes: The samples i = lane mod lanes; counts of lanes add up.
+            lane, lanes: The samples i = lane mod lanes (default: all that this process owns); counts of lanes add up.
         """
         self._behind.wait()
         counts = torch.zeros(bins, dtype=torch.float64)
@@ -231,12 +233,12 @@ class PerturbationMemory:
 
     # ---- checkpoints
 
-    def state(self, epoch: int, lane: int = 0, lanes: int = 1) -> dict[str, Tensor]:
+    def state(self, epoch: int, lane: int | None = None, lanes: int | None = None) -> dict[str, Tensor]:
         """Return the newest perturbation of each sample of a lane up to `epoch`, for a checkpoint inside or before it.
 
         Args:
             epoch: The current epoch.
-            lane, lanes: The samples i = lane mod lanes, in their order; this process must own them.
+            lane, lanes: The samples i = lane mod lanes, in their order (default: all that this process owns).
         """
         self._behind.wait()
         samples, rows_as = self._lane_rows(lane, lanes), self._format
@@ -255,7 +257,7 @@ class PerturbationMemory:
             "eps": torch.tensor(self.eps, dtype=torch.float64),
         }
 
-    def load_state(self, state: Mapping[str, Tensor], lane: int = 0, lanes: int = 1) -> None:
+    def load_state(self, state: Mapping[str, Tensor], lane: int | None = None, lanes: int | None = None) -> None:
         """Continue from a `state` of this lane; one that does not fit changes nothing."""
         self._behind.forget()
         samples, rows_as = self._lane_rows(lane, lanes), self._format
@@ -270,7 +272,7 @@ class PerturbationMemory:
         for slot in range(2):
             self._shards.scatter(slot, samples, rows * (slots == slot)[:, None])
 
-    def file_state(self, epoch: int, lane: int = 0, lanes: int = 1) -> dict[str, Tensor]:
+    def file_state(self, epoch: int, lane: int | None = None, lanes: int | None = None) -> dict[str, Tensor]:
         """Return what `check_files` needs: the id of the folder and the tags of a lane's rows, 16 bytes per sample."""
         self._behind.wait()
         samples = self._lane_rows(lane, lanes)
@@ -285,7 +287,9 @@ class PerturbationMemory:
             "tags": torch.from_numpy(tags.view(np.int32)),  # generation, sample, (epoch + 1, checksum)
         }
 
-    def check_files(self, state: Mapping[str, Tensor], epoch: int, lane: int = 0, lanes: int = 1) -> None:
+    def check_files(
+        self, state: Mapping[str, Tensor], epoch: int, lane: int | None = None, lanes: int | None = None
+    ) -> None:
         """Raise InputError unless the files hold what they held when `file_state` gave this lane's state in `epoch`.
 
         Every row must be as it was. Only rows that the epoch had not written yet may have been written since: the
@@ -324,8 +328,9 @@ class PerturbationMemory:
             raise InputError("memory-foreign-sample", sample=sample, owner=sample % self.world_size, **place)
         return where
 
-    def _lane_rows(self, lane: int, lanes: int) -> Index:
-        """Return the samples of a lane, which this process must own."""
+    def _lane_rows(self, lane: int | None = None, lanes: int | None = None) -> Index:
+        """Return the samples of a lane, which this process must own; of all lanes that it owns by default."""
+        lane, lanes = self.rank if lane is None else lane, self.world_size if lanes is None else lanes
         if not (0 <= lane < lanes and lanes % self.world_size == 0 and lane % self.world_size == self.rank):
             place = {"rank": self.rank, "world_size": self.world_size}
             raise InputError("memory-foreign-lane", lane=lane, lanes=lanes, **place)

@@ -95,7 +95,14 @@ class MSIHG(AdversarialMethod, MSIHGSettings):
     ) -> None:
         """Make the memory of a lane, in RAM or in files of the folder; if `resuming`, the files must be there."""
         self.memory = PerturbationMemory(
-            len(samples), samples.shape, self.eps, dtype=dtype, folder=folder, existing=resuming
+            len(samples),
+            samples.shape,
+            self.eps,
+            dtype=dtype,
+            folder=folder,
+            existing=resuming,
+            rank=lane,
+            world_size=lanes,
         )
         self._is_new = not resuming
 

@@ -10,6 +10,7 @@ from sihg.robust.gradients import Slope, ascend, check_finite, cross_entropy_sum
 from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, log
 from sihg.robust.methods.settings import YOPOSettings
 from sihg.robust.models import split_stem
+from sihg.robust.precision import run_in_format
 
 
 @dataclass(kw_only=True)
@@ -44,9 +45,9 @@ class YOPO(AdversarialMethod, YOPOSettings):
         stem_learns = any(weight.requires_grad for weight in stem.parameters())
         optimizer.zero_grad()
         for _ in range(self.outer):
-            features = stem(batch.x + delta)
+            features = run_in_format(stem, batch.x + delta)
             out = features.detach().requires_grad_()
-            logits = body(out)
+            logits = run_in_format(body, out)
             loss = check_finite(cross_entropy_sum(logits, batch.y), batch.x)
             (loss * share).backward()
             assert out.grad is not None
@@ -57,7 +58,7 @@ class YOPO(AdversarialMethod, YOPOSettings):
                 ascend(_through(stem, batch.x, p), delta, feasible, self.step_size or eps / 4, self.inner)
             if stem_learns:
                 with frozen_statistics(stem):
-                    stem(batch.x + delta).backward(p * share)
+                    run_in_format(stem, batch.x + delta).backward(p * share)
         optimizer.step()
         return log(loss.detach(), logits.detach(), batch.y, passes=self.outer * len(delta))
 
@@ -67,6 +68,6 @@ def _through(stem: nn.Module, x: Tensor, p: Tensor) -> Slope:
 
     def slope(delta: Tensor) -> Tensor:
         point = (x + delta).requires_grad_()
-        return torch.autograd.grad(stem(point), point, p)[0]
+        return torch.autograd.grad(run_in_format(stem, point), point, p)[0]
 
     return slope

@@ -25,6 +25,7 @@ from sihg.store.schema import flatten_settings, nest_settings, read_toml
 from sihg.store.trust import is_own
 from sihg.user_code import refuse_user_code
 
+PRECISIONS = ("float32", "bfloat16", "auto")
 SECTIONS = ("method", "optimizer", "schedule")
 _NOT_CODE = {"data": ("npz:", "folder:", "fit:"), "evaluate_with": ("transfer:",)}  # names with a colon
 Table = Mapping[str, object]  # settings by name, as a TOML file or a caller gives them
@@ -101,6 +102,14 @@ class Settings:
     memory_files: bool = setting(False, "keep the perturbation memory in files of the run instead of in RAM")
     checkpoint_minutes: float = setting(
         5.0, "minutes between checkpoints at most; each epoch ends with one", least=0, most=math.inf, may_change=True
+    )
+    precision: str = setting(
+        "float32",
+        "number format of the passes that search: float32, bfloat16, or auto (measured before the run)",
+        choices=PRECISIONS,
+    )
+    train_precision: str = setting(
+        "float32", "number format of the passes that train, likewise; the weights stay float32", choices=PRECISIONS
     )
     device: str = setting("cpu", "where to compute: cpu, cuda, mps, ...", may_change=True)
     method: Choice = setting(Choice("msi-hg"), "name and hyperparameters of the method")  # noqa: RUF009

@@ -25,6 +25,7 @@ from sihg.robust.training.trainer import Trainer
 from sihg.robust.training.weights import CheckpointWarning
 from sihg.store.files import status
 from sihg.store.run_folder import FolderHandle, RunFolder, locked
+from sihg.store.schema import read_run_config
 
 
 def fit(
@@ -69,6 +70,8 @@ def fit(
     chosen = chosen.with_values({**_method_values(method, eps, settings), **settings})
     if out is not None and not resume:
         _check_free_for_fit(out, overwrite=overwrite)
+    if out is not None and resume:
+        chosen = _keep_formats(chosen, RunFolder.open(out))
     train, held_out = split_off(samples, chosen)
     prepared = preflight(model, train, chosen, held_out, None if isinstance(method, str) else method)
     if resume:
@@ -99,6 +102,13 @@ def _check_free_for_fit(out: str | Path, *, overwrite: bool) -> None:
     if not overwrite and status(Path(out) / "config.toml") is not None:
         raise InputError("run-exists", out=out)
     check_free(out, overwrite=overwrite)
+
+
+def _keep_formats(settings: Settings, folder: RunFolder) -> Settings:
+    """Replace each `auto` among the number formats by what it was in the run: a resumed run does not measure again."""
+    asked = [name for name in ("precision", "train_precision") if getattr(settings, name) == "auto"]
+    theirs = read_run_config(folder.config).settings if asked else {}
+    return settings.with_values({name: theirs.get(name, "float32") for name in asked})
 
 
 def run_in(

@@ -15,9 +15,11 @@ from sihg.robust.data.augment import Augment
 from sihg.robust.data.batches import check_batch_size, epoch_order, steps_per_epoch
 from sihg.robust.data.samples import Samples, stratified_split, stratified_subset
 from sihg.robust.data.sources import load as load_data
+from sihg.robust.gradients import cross_entropy_sum, inner_mode, input_gradient
 from sihg.robust.methods.base import Method
 from sihg.robust.methods.registry import build_method
 from sihg.robust.models.registry import build as build_model
+from sihg.robust.precision import choose_format, number_formats
 from sihg.robust.threat import Ball
 from sihg.robust.training.config import Settings
 from sihg.robust.training.optimizer import TrainingOptimizer, build_training_optimizer
@@ -41,6 +43,7 @@ class PreparedTraining:
     method: Method
     memory_dtype: str  # number format of the perturbation memory
     steps: int  # batches per epoch
+    remarks: tuple[str, ...] = ()  # what was decided here, for the user to see
 
     def describe_samples(self) -> str:
         """Return the numbers of samples to train on and to evaluate on."""
@@ -126,9 +129,35 @@ def preflight(
     dtype = settings.memory or ("int8" if settings.norm == "linf" else "fp16")
     method.check(model, sample, dtype=dtype)
     steps = steps_per_epoch(len(train), settings.batch_size)
+    settings, remarks = _resolve_formats(model, train, settings)
     return PreparedTraining(
-        model, train, held_out, settings, device, ball, plans, augment, optimizer, method, dtype, steps
+        model, train, held_out, settings, device, ball, plans, augment, optimizer, method, dtype, steps, remarks
     )
+
+
+def _resolve_formats(model: nn.Module, train: Samples, settings: Settings) -> tuple[Settings, tuple[str, ...]]:
+    """Replace each `auto` among the number formats by what is faster for this model and batch; and say why."""
+    fields = [name for name in ("precision", "train_precision") if getattr(settings, name) == "auto"]
+    if not fields:
+        return settings, ()
+    rows = slice(min(len(train), -(-settings.batch_size // settings.lanes)))
+    x, y = train.floats(rows).to(settings.device), train.y[rows].to(settings.device)
+    probed = model if x.device.type == "cpu" else deepcopy(model)  # on a CPU a forked process runs it
+
+    def ascend_once(name: str) -> None:
+        probed.train()
+        with number_formats(probed, ascent=name), inner_mode(probed, "batch"):
+            input_gradient(probed, x, y)
+
+    def train_once(name: str) -> None:
+        probed.train()
+        with number_formats(probed, training=name):
+            cross_entropy_sum(probed(x), y).backward()
+
+    passes = {"precision": ascend_once, "train_precision": train_once}
+    found = {field: choose_format(passes[field], x.device.type) for field in fields}
+    remarks = tuple(f"{field}: {choice.name} ({choice.reason})" for field, choice in found.items())
+    return settings.with_values({field: choice.name for field, choice in found.items()}), remarks
 
 
 def _check_smallest_batch(model: nn.Module, sample: Tensor, n: int, settings: Settings) -> None:

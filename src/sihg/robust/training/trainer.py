@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
 
 import torch
@@ -15,6 +15,7 @@ from sihg.robust._fast_passes import keep_freed_memory
 from sihg.robust.attacks.runner import run_attacks
 from sihg.robust.data.batches import Batch, GlobalBatch, epoch_batches
 from sihg.robust.methods.base import Log
+from sihg.robust.precision import number_formats
 from sihg.robust.training.events import (
     CheckpointSaved,
     EpochDone,
@@ -182,7 +183,7 @@ class Trainer:
 
     def _train_one_lane(self, batch: Batch) -> None:
         self._seed_dropout(batch, 0)
-        with self._dated_errors():
+        with self._dated_errors(), self._number_formats():
             log = self.method.step(self.model, batch, self.optimizer)
         self._add(log, 0)
 
@@ -199,7 +200,7 @@ class Trainer:
                     continue
                 lanes.enter(len(parts[lane].x) / batch.size)
                 self._seed_dropout(parts[lane], number)
-                with self._dated_errors():
+                with self._dated_errors(), self._number_formats():
                     logs[lane] = next(runs[lane])
             lanes.flags = [stop_asked(), self.processes.is_first and self._is_checkpoint_due()]
             with self.processes.same():
@@ -214,6 +215,10 @@ class Trainer:
 
     def _is_checkpoint_due(self) -> bool:
         return time.monotonic() - self._saved_time > 60 * self.prepared.settings.checkpoint_minutes
+
+    def _number_formats(self) -> AbstractContextManager[None]:
+        settings = self.prepared.settings
+        return number_formats(self.model, ascent=settings.precision, training=settings.train_precision)
 
     def _seed_dropout(self, batch: Batch, number: int) -> None:
         """Seed the generators that modules draw from; torch.manual_seed takes milliseconds for absent devices."""
