@@ -188,8 +188,10 @@ def join_processes(device: str = "cpu", *, minutes: float = 10.0) -> Iterator[Pr
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     with lost_processes():
         dist.init_process_group("nccl" if device.startswith("cuda") else "gloo", timeout=timedelta(minutes=minutes))
+    processes = Processes(rank(), world_size())
     try:
-        yield Processes(rank(), world_size())
+        yield processes
+        processes.wait()
     except SihgError as error:
         if error.printed_by is None:
             error.printed_by = rank()
