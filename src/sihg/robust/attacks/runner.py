@@ -118,9 +118,10 @@ def _attack(
     model: nn.Module, samples: Samples, attack: "Attack", outcome: Outcome, seed: int, key: str
 ) -> Iterator[Part]:
     left = outcome.attacked.nonzero().flatten()[outcome.done :]
-    for numbers in left.split(rows_per_chunk(samples.shape)) if len(left) else ():
+    chunks = left.split(rows_per_chunk(samples.shape)) if len(left) else ()
+    for numbers, read in zip(chunks, samples.reader(chunks), strict=True):
         begin = time.perf_counter()
-        x, y = load_rows(model, samples, numbers)
+        x, y = read.to(device_of(model)), samples.y[numbers].to(device_of(model))
         try:
             verdict = attack_batch(attack, model, x, y, seed, numbers=numbers)
         except RuntimeError as error:
@@ -229,9 +230,12 @@ def load_rows(model: nn.Module, samples: Samples, rows: Tensor | slice) -> tuple
 
 
 def check_range(samples: Samples, ball: Ball) -> None:
-    """Raise InputError if eps is in another unit than the data, or samples lie outside the bounds."""
-    ball.check_scale(samples.x)
-    for first in range(0, len(samples) if ball.bounds is not None else 0, ROWS_PER_LOOK):
+    """Raise InputError if eps is in another unit than the data, or samples lie outside the bounds.
+
+    Samples that are not in memory are checked when they are read; a few of them are looked at now.
+    """
+    ball.check_scale(samples.probe())
+    for first in range(0, len(samples) if ball.bounds is not None and samples.lazy is None else 0, ROWS_PER_LOOK):
         ball.around(samples.floats(slice(first, first + ROWS_PER_LOOK)))
 
 

@@ -145,10 +145,11 @@ def epoch_batches(
     """Yield the batches of one epoch from number `first` on."""
     steps = steps_per_epoch(len(samples), size)
     places = epoch_order(len(samples), seed, epoch)
-    for number in range(first, steps):
-        index = places[number * size : (number + 1) * size]
+    cut = places[first * size :].split(size)
+    reader = samples.reader(cut, seed=seed, epoch=epoch)
+    for number, (index, read) in enumerate(zip(cut, reader, strict=True), first):
         step = epoch * steps + number
-        x, move = samples.floats(index).to(device), None
+        x, move = read.to(device), None
         if augment is not None:
             move = augment.draw(len(index), generator(seed, "augment", epoch, step))
             x = move.apply(x)
