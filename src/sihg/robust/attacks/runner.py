@@ -125,13 +125,17 @@ def _attack(
 ) -> Iterator[Part]:
     left = outcome.attacked.nonzero().flatten()[outcome.done :]
     chunks = left.split(rows_per_chunk(samples.shape)) if len(left) else ()
+    device = device_of(model)
+    reader = samples.reader(chunks[processes.rank :: processes.size])
     for first in range(0, len(chunks), processes.size):
         turn = chunks[first : first + processes.size]
         begin = time.perf_counter()
         own = None
         with processes.together():
             if processes.rank < len(turn):
-                own = _attack_chunk(model, samples, attack, seed, key, turn[processes.rank])
+                numbers = turn[processes.rank]
+                x, y = next(reader).to(device), samples.y[numbers].to(device)
+                own = _attack_chunk(model, x, y, attack, seed, key, numbers)
         verdicts = [own] if processes.size == 1 else share_verdicts(own, processes)
         seconds = (time.perf_counter() - begin) / len(turn)
         for numbers, verdict in zip(turn, verdicts, strict=False):
@@ -142,9 +146,8 @@ def _attack(
 
 
 def _attack_chunk(
-    model: nn.Module, samples: Samples, attack: "Attack", seed: int, key: str, numbers: Tensor
+    model: nn.Module, x: Tensor, y: Tensor, attack: "Attack", seed: int, key: str, numbers: Tensor
 ) -> Verdict:
-    x, y = load_rows(model, samples, numbers)
     try:
         verdict = attack_batch(attack, model, x, y, seed, numbers=numbers)
     except RuntimeError as error:
@@ -251,9 +254,12 @@ def load_rows(model: nn.Module, samples: Samples, rows: Tensor | slice) -> tuple
 
 
 def check_range(samples: Samples, ball: Ball) -> None:
-    """Raise InputError if eps is in another unit than the data, or samples lie outside the bounds."""
-    ball.check_scale(samples.x)
-    for first in range(0, len(samples) if ball.bounds is not None else 0, ROWS_PER_LOOK):
+    """Raise InputError if eps is in another unit than the data, or samples lie outside the bounds.
+
+    Samples that are not in memory are checked when they are read; a few of them are looked at now.
+    """
+    ball.check_scale(samples.probe())
+    for first in range(0, len(samples) if ball.bounds is not None and samples.lazy is None else 0, ROWS_PER_LOOK):
         ball.around(samples.floats(slice(first, first + ROWS_PER_LOOK)))
 
 

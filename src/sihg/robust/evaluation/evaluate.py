@@ -28,7 +28,8 @@ from sihg.robust.attacks.runner import (
     join_outcomes,
 )
 from sihg.robust.attacks.transfer import Transfer
-from sihg.robust.data.samples import Samples, as_samples, stratified_subset
+from sihg.robust.data.contents import sum_of
+from sihg.robust.data.samples import Samples, open_samples, stratified_subset
 from sihg.robust.evaluation.diagnostics import (
     ModelState,
     check_full_split,
@@ -41,7 +42,7 @@ from sihg.robust.evaluation.partial import PartialResults
 from sihg.robust.evaluation.reattack import reattack_checks
 from sihg.robust.gradients import device_of, evaluation_mode
 from sihg.robust.threat import Ball, Bounds
-from sihg.store.checkpoint import bytes_of, sha256_of_tensors
+from sihg.store.checkpoint import sha256_of_tensors
 from sihg.store.run_folder import FolderHandle, describe_environment
 from sihg.store.schema import EvaluationHeader, Json
 
@@ -113,6 +114,7 @@ def evaluate(
     trained_with: str | None = None,
     points: bool = False,
     resume: str | Path | None = None,
+    workers: int = 0,
     progress: Progress | None = None,
     processes: Processes = ALONE,
 ) -> Evaluation:
@@ -131,6 +133,7 @@ def evaluate(
         trained_with: The method the model was trained with, if known, such as "pgd".
         points: Whether to keep the adversarial examples, `evaluation.points`.
         resume: A folder: continue the interrupted evaluation there, and keep partial results in it until `save`.
+        workers: Processes that read a torch Dataset, if its items do not fit in memory or are random.
         progress: Receives (attack, samples done, samples in all) after each part of an attack.
         processes: From `join_processes`: all of them call this with the same arguments, and share the attacks.
     Returns:
@@ -143,7 +146,9 @@ def evaluate(
         0.0
     """
     ball = Ball(parse_number(eps, "eps"), norm, bounds)
-    task = make_task(model, as_samples(data), attacks, ball, (), samples, seed, trained_with, last_iterate=last_iterate)
+    whole = open_samples(data)
+    arguments = (model, whole, attacks, ball, (), samples, seed, trained_with)
+    task = make_task(*arguments, last_iterate=last_iterate, workers=workers)
     home = None if resume is None else Path(resume) / "evaluation"
     result = run_task(task, task.open_partial(home, points=points, processes=processes), progress, processes)
     assert isinstance(result, Evaluation)
@@ -164,6 +169,7 @@ def robust_curve(
     trained_with: str | None = None,
     points: bool = False,
     resume: str | Path | None = None,
+    workers: int = 0,
     progress: Progress | None = None,
     processes: Processes = ALONE,
 ) -> RadiusCurve:
@@ -185,8 +191,9 @@ def robust_curve(
         (1.0, 0.0)
     """
     eps = check_radii(radii)
-    ball, whole = Ball(eps[-1], norm, bounds), as_samples(data)
-    task = make_task(model, whole, attacks, ball, eps, samples, seed, trained_with, last_iterate=last_iterate)
+    ball, whole = Ball(eps[-1], norm, bounds), open_samples(data)
+    arguments = (model, whole, attacks, ball, eps, samples, seed, trained_with)
+    task = make_task(*arguments, last_iterate=last_iterate, workers=workers)
     home = None if resume is None else Path(resume) / "evaluation"
     result = run_task(task, task.open_partial(home, points=points, processes=processes), progress, processes)
     assert isinstance(result, RadiusCurve)
@@ -258,11 +265,12 @@ def make_task(
     last_iterate: bool,
     source: "LoadSource | None" = None,
     weights: Mapping[str, Tensor] | None = None,
+    workers: int = 0,
 ) -> Task:
     """Plan the attacks, draw so many samples (None: all), and describe the evaluation for its record."""
     plans = plan_attacks(attacks, ball, radii, last_iterate=last_iterate, source=source)
     check_module(model)
-    index = stratified_subset(replace(whole, x=torch.arange(len(whole))), count, seed).x
+    index = stratified_subset(replace(whole, x=torch.arange(len(whole)), lazy=None), count, seed).x
     low, high = (-torch.inf, torch.inf) if ball.bounds is None else ball.bounds
     bounds = float(torch.as_tensor(low).min()), float(torch.as_tensor(high).max())  # of all features together
     header = EvaluationHeader(
@@ -287,8 +295,8 @@ def make_task(
     parts += [f"seed{seed}"] if seed else []
     parts += ["last-iterate"] if last_iterate else []
     samples = whole if len(index) == len(whole) else whole.take(index)
-    contents = hashlib.sha256(bytes_of(samples.x) + bytes_of(samples.y)).hexdigest()
-    header = msgspec.structs.replace(header, contents=contents)
+    samples = samples.when_read(bounds=ball.bounds, workers=workers).settled()
+    header = msgspec.structs.replace(header, contents=sum_of([samples]))
     return Task(model, samples, index, ball, plans, header, record_name(parts), trained_with, tuple(radii))
 
 

@@ -13,7 +13,7 @@ from sihg.errors import InputError, UnknownNameError
 from sihg.robust.attacks.registry import attack_names, parse_curve, plan_attacks
 from sihg.robust.attacks.runner import check_device, check_model
 from sihg.robust.data.samples import Samples
-from sihg.robust.data.sources import load as load_data
+from sihg.robust.data.sources import open_data
 from sihg.robust.evaluation.evaluate import Progress, Task, make_task, record_name, run_task
 from sihg.robust.evaluation.findings import Evaluation, RadiusCurve
 from sihg.robust.evaluation.gallery import save_gallery
@@ -212,6 +212,7 @@ def prepare(target: Target, *, data_dir: Path | None = None, processes: Processe
         last_iterate=request.last_iterate,
         source=load_source,
         weights=weights.tensors,
+        workers=settings.workers,
     )
     header = msgspec.structs.replace(
         task.header,
@@ -237,7 +238,7 @@ def prepare(target: Target, *, data_dir: Path | None = None, processes: Processe
 def _read_samples(data: str, split: str, data_dir: Path | None) -> Samples:
     if split not in SPLITS:
         raise UnknownNameError("split", split, list(SPLITS))
-    train, test = load_data(data, data_dir)
+    train, test = open_data(data, data_dir)
     return test if split == "test" else train
 
 

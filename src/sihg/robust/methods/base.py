@@ -125,6 +125,9 @@ class Method:
             lane, lanes: It gets the samples i with i mod `lanes` = `lane`.
         """
 
+    def expect(self, index: Tensor, epoch: int) -> None:
+        """Begin to read what it keeps in files of these samples: they are the next batch, in this epoch."""
+
     def state(self, epoch: int) -> dict[str, Tensor]:  # noqa: ARG002
         """Return the tensors that a checkpoint made in this epoch has to keep."""
         return {}

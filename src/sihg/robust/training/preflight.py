@@ -1,5 +1,6 @@
 """From settings to a run that can be trained: whatever can be refused is refused here, before there is a folder."""
 
+import warnings
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,9 @@ from sihg.robust.attacks.registry import Plan, build_plan
 from sihg.robust.attacks.runner import check_device, check_model, check_plans, check_range
 from sihg.robust.data.augment import Augment
 from sihg.robust.data.batches import check_batch_size, epoch_order, steps_per_epoch
+from sihg.robust.data.locations import DataWarning
 from sihg.robust.data.samples import Samples, stratified_split, stratified_subset
-from sihg.robust.data.sources import load as load_data
+from sihg.robust.data.sources import open_data
 from sihg.robust.gradients import cross_entropy_sum, inner_mode, input_gradient
 from sihg.robust.methods.base import Method
 from sihg.robust.methods.registry import build_method
@@ -63,7 +65,7 @@ def prepare(settings: Settings, *, data_dir: str | Path | None = None) -> Prepar
         >>> prepare(Settings().with_values({"samples": 100, "batch_size": 30})).steps
         4
     """
-    samples, test = load_data(settings.data, None if data_dir is None else Path(data_dir))
+    samples, test = open_data(settings.data, None if data_dir is None else Path(data_dir))
     train, held_out = split_off(samples, settings, test)
     classes = len(train.classes)
     model = build_model(settings.model, train.shape, classes, width=settings.width, seed=settings.seed)
@@ -102,6 +104,9 @@ def preflight(
     """
     check_batch_size(settings.batch_size, len(train))
     check_lanes(settings.lanes)
+    train = train.when_read(bounds=settings.bounds, workers=settings.workers).settled()
+    if held_out is not None:
+        held_out = held_out.when_read(bounds=settings.bounds, workers=settings.workers).settled()
     device = check_device(settings.device)
     model = model.to(device)
     check_model(model, train)
@@ -126,6 +131,9 @@ def preflight(
     method = method or build_method(settings.method.name, **settings.method_arguments())
     if not isinstance(method, Method):
         raise InputError("method-base", name=settings.method.name, method=type(method))
+    if train.is_random and type(method).bind is not Method.bind:
+        text = "what the method keeps per sample, such as its perturbation, follows none of them: use flip and crop"
+        warnings.warn(f"{train.name} has random transforms of its own, and {text}", DataWarning, stacklevel=3)
     dtype = settings.memory or ("int8" if settings.norm == "linf" else "fp16")
     method.check(model, sample, dtype=dtype)
     steps = steps_per_epoch(len(train), settings.batch_size)

@@ -173,6 +173,8 @@ class Trainer:
     def _step(self, batch: GlobalBatch, stop_asked: Callable[[], bool]) -> tuple[bool, bool]:
         """Train on one batch; return whether any process is asked to stop, and whether a checkpoint is due."""
         self.optimizer.time = batch.time
+        for lane, index in batch.coming.items():
+            self.methods[lane].expect(index, self.progress.epoch)
         if self.lanes is None:
             self._train_one_lane(batch.lanes[0])
         else:
