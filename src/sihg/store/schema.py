@@ -234,6 +234,7 @@ class EvaluationHeader(Record, frozen=True, kw_only=True):
     bounds: Bounds | None
     device: str
     rule: str  # which iterates count
+    precision: str = "float32"  # number format of the searches; verdicts are always float32
     files: dict[str, str] = {}  # SHA-256 of the files beside the record
     edited: bool = False  # on purpose, and accepted by `sihg check`
 

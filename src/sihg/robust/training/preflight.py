@@ -2,13 +2,13 @@
 
 import warnings
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from sihg.core.processes import check_lanes
+from sihg.core.processes import Processes, check_lanes
 from sihg.errors import InputError
 from sihg.robust.attacks.registry import Plan, build_plan
 from sihg.robust.attacks.runner import check_device, check_model, check_plans, check_range
@@ -46,6 +46,12 @@ class PreparedTraining:
     memory_dtype: str  # number format of the perturbation memory
     steps: int  # batches per epoch
     remarks: tuple[str, ...] = ()  # what was decided here, for the user to see
+
+    def with_formats_of(self, processes: Processes) -> "PreparedTraining":
+        """Return the run with the number formats that the first process has chosen: `auto` is measured."""
+        names = ("precision", "train_precision")
+        found = processes.gather({name: getattr(self.settings, name) for name in names})[0]
+        return replace(self, settings=self.settings.with_values(found))
 
     def describe_samples(self) -> str:
         """Return the numbers of samples to train on and to evaluate on."""

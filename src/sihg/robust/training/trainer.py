@@ -62,6 +62,7 @@ class Trainer:
         if settings.memory_files and folder is None:
             raise InputError("memory-files-folder")
         check_lanes(settings.lanes, processes.size)
+        prepared = prepared.with_formats_of(processes) if processes.size > 1 else prepared
         self.prepared, self.folder, self.processes = prepared, folder, processes
         self.model, self.optimizer, self.method = prepared.model, prepared.optimizer, prepared.method
         own = processes.own(settings.lanes)
