@@ -42,6 +42,7 @@ class GridProgress:
         """Show that a cell is queued, has started, advanced or ended."""
         if isinstance(event, JobQueued):
             self._queued.add(event.name)
+            self._print(f"{event.name}: job {event.number}")
         elif isinstance(event, JobStarted):
             self._queued.discard(event.name)
             self.time_left.start(event.name)

@@ -51,6 +51,9 @@ class CellJob(Checkpointable):
             return subprocess.Popen(
                 self.command, cwd=self.cwd, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=output
             )
+        except OSError as error:
+            output.write(f"the cell cannot start: {error}\n".encode())
+            raise
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, warning)
 
