@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from sihg.errors import InputError
+from sihg.experiments.launcher import Progress
 from sihg.parse import MAX_NAME_BYTES, file_name
 from sihg.robust.training.config import Settings
 from sihg.store import schema
@@ -66,6 +67,11 @@ class Cell:
         """Return how many epochs are done."""
         last = self.last_row()
         return 0 if last is None else last.epoch
+
+    def progress(self) -> Progress:
+        """Return how far its training is, or that its evaluation has begun, from what its folder holds."""
+        done, epochs = self.epochs_done(), self.settings.epochs
+        return Progress("training", done, epochs) if done < epochs else Progress(self.attacks[0], 0, 1)
 
     def state(self) -> str:
         """Say how far it is: "to do", "3 of 20 epochs", "trained" or "done"."""
