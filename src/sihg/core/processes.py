@@ -6,6 +6,7 @@ of processes.
 """
 
 import ctypes
+import importlib
 import json
 import os
 import signal
@@ -186,6 +187,8 @@ def join_processes(device: str = "cpu", *, minutes: float = 10.0) -> Iterator[Pr
         return
     if device.startswith("cuda"):
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    # Optimisers import it. If they do so later, the group's threads outlive the group, and abort Python's exit.
+    importlib.import_module("torch._dynamo")
     with lost_processes():
         dist.init_process_group("nccl" if device.startswith("cuda") else "gloo", timeout=timedelta(minutes=minutes))
     processes = Processes(rank(), world_size())
