@@ -76,13 +76,12 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def averaging_processes(model: nn.Module) -> int:
-    """Return over how many processes a backward pass averages gradients: those of DDP and FSDP2 do, others none."""
+    """Return over how many processes a backward pass averages gradients: those of DDP; for FSDP2 all; else 1."""
     if isinstance(model, DistributedDataParallel):
         return torch.distributed.get_world_size(model.process_group)
-    fsdp = sys.modules.get("torch.distributed.fsdp")  # a model that is sharded has imported it
-    if fsdp is None or not any(isinstance(module, fsdp.FSDPModule) for module in model.modules()):
-        return 1
-    return next((int(p.device_mesh.size()) for p in model.parameters() if hasattr(p, "device_mesh")), 1)
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # whoever has sharded a model has imported it
+    sharded = fsdp is not None and any(isinstance(module, fsdp.FSDPModule) for module in model.modules())
+    return torch.distributed.get_world_size() if sharded else 1
 
 
 def compute_logits(model: nn.Module, x: Tensor) -> Tensor:
