@@ -71,8 +71,17 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """Return the module in a DistributedDataParallel, whose passes do not wait for other processes; else the model."""
-    return model.module if isinstance(model, DistributedDataParallel) else model
+    """Return the module in a DistributedDataParallel, whose passes do not wait for other processes; else the model.
+
+    Raises:
+        InputError: If the wrapper is inside another module ("ddp-inside"): its passes would end in a crash.
+    """
+    if isinstance(model, DistributedDataParallel):
+        bare: nn.Module = model.module
+        return bare
+    if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
+        raise InputError("ddp-inside", type=type(model).__name__)
+    return model
 
 
 def averaging_processes(model: nn.Module) -> int:

@@ -18,6 +18,7 @@ from sihg.robust.data.sharded_sampler import ShardedBatchSampler
 from sihg.robust.memory import PerturbationMemory
 from sihg.robust.methods import DAT, IBP, MSIHG, PGDAT, TRADES, FreeAT
 from sihg.robust.methods.base import Method
+from tests.refused import refused
 
 WORLD, N, SHAPE, CLASSES, EPS, EPOCHS, BATCH = 2, 30, (1, 4, 4), 3, 0.2, 2, 8
 METHODS: dict[str, Callable[[PerturbationMemory], Method]] = {
@@ -129,6 +130,9 @@ def work(rank: int, folder: str) -> None:
     distributed.init_process_group("gloo", init_method=place, rank=rank, world_size=WORLD, timeout=timedelta(minutes=2))
     sampler = ShardedBatchSampler(N, BATCH)
     assert (sampler.rank, sampler.world_size) == (rank, WORLD)
+    inside = nn.Sequential(DistributedDataParallel(build()))
+    with refused("ddp-inside", type="Sequential"):
+        make_method("msi-hg", rank).step(inside, next(loop(rank)), optimize(inside))
     found = {f"ddp, {name}": with_ddp(name, rank) for name in METHODS}
     found["ddp, norm, msi-hg"] = with_ddp("msi-hg", rank, norm=True)
     found["ddp, norm, trades"] = with_ddp("trades", rank, norm=True)
