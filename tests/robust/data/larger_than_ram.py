@@ -62,8 +62,14 @@ def train_and_evaluate(kind: str, path: str, samples: int, workers: int) -> dict
     data = Photographs() if kind == "dataset" else open_data(f"npy:{path}")[0]
     whole = open_samples(data)
     assert whole.lazy is not None
+    torch.manual_seed(0)
     net, begin = model(), time.perf_counter()
-    settings = {"samples": samples, "batch_size": 64, "epochs": 2 if samples < N else 1, "workers": workers}
+    settings: dict[str, Any] = {
+        "samples": samples,
+        "batch_size": 64,
+        "epochs": 2 if samples < N else 1,
+        "workers": workers,
+    }
     trained = sihg.fit(net, data, method="pgd", steps=1, eps="1/255", lr=0.1, **settings)
     middle = time.perf_counter()
     found = sihg.evaluate(net, data, eps="1/255", attacks="natural,pgd-2", samples=TESTED, workers=workers)

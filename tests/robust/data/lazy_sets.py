@@ -65,7 +65,7 @@ def write_shard(path: Path, content: dict[str, bytes], kind: int = tarfile.PAX_F
     with tarfile.open(path, "w", format=kind) as archive:
         for name, data in content.items():
             info = tarfile.TarInfo(name)
-            info.size, info.mtime = len(data), mtime if kind == tarfile.PAX_FORMAT else int(mtime)  # type: ignore[assignment]
+            info.size, info.mtime = len(data), mtime if kind == tarfile.PAX_FORMAT else int(mtime)
             archive.addfile(info, io.BytesIO(data))
     return path
 

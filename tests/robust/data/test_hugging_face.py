@@ -93,7 +93,7 @@ def test_an_image_that_is_a_path_or_an_address_is_not_followed(tmp_path: Path) -
 
 def state(*files: str) -> dict[str, Any]:
     names = [{"filename": name} for name in files]
-    about = {"_fingerprint": "a", "_format_columns": None, "_format_kwargs": {}, "_format_type": None}
+    about: dict[str, Any] = {"_fingerprint": "a", "_format_columns": None, "_format_kwargs": {}, "_format_type": None}
     return {"_data_files": names, **about, "_output_all_columns": False, "_split": None}
 
 

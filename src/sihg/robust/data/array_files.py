@@ -133,11 +133,8 @@ def find_array(file: RandomFile, offset: int = 0, size: int | None = None) -> Ar
         raise InputError("npy-unreadable", path=str(file.path), error=f"{found}, which are not numbers")
     if fortran_order and len(shape) > 1:
         raise InputError("npy-order", path=str(file.path))
-    if (
-        min(shape, default=0) < 0
-        or max(shape, default=0) > size
-        or prod(shape) * dtype.itemsize > offset + size - begin
-    ):
+    left = offset + size - begin
+    if min(shape, default=0) < 0 or max(shape, default=0) > left or prod(shape) * dtype.itemsize > left:
         raise InputError("npy-unreadable", path=str(file.path), error=f"it is too short for {found}")
     return ArrayPlace(file, begin, tuple(shape), dtype)
 
