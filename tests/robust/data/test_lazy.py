@@ -351,3 +351,14 @@ def test_a_reading_process_that_is_killed_is_told() -> None:
     samples = replace_workers(open_samples(Deadly()), 1)
     with refused("reader-died"):
         list(samples.reader([torch.tensor([1])]))
+
+
+def test_a_mapped_array_that_does_not_fit_is_read_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_npy(tmp_path / "a")
+    mapped = np.load(tmp_path / "a" / "x_train.npy", mmap_mode="r")
+    here = as_samples((mapped, labels()))
+    leave_no_room(monkeypatch)
+    there = as_samples((mapped, labels()))
+    assert here.lazy is None
+    assert there.lazy is not None
+    assert torch.equal(there.floats([3, 1]), here.floats([3, 1]))
