@@ -26,6 +26,7 @@ EPILOG = """examples:
   sihg train --data mnist --method pgd --eps 0.3 --epochs 10 --out runs/mnist-pgd
   sihg train --preset svhn --tau 6/255 --flip --set schedule.peak=4 --out runs/svhn --data-dir /data
   sihg train --config runs/svhn/config.toml --seed 1 --out runs/svhn-1
+  sihg train --data npy:arrays --workers 2 --eps 8/255 --out runs/large
   sihg train --data npz:mine.npz --model mypackage.nets:make --eps 8/255 --optimizer adamw --lr 1e-3 --out runs/mine
 """
 
