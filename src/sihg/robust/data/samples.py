@@ -160,8 +160,6 @@ def _open_dataset(data: Any, classes: Sequence[str] | None, name: str) -> Sample
         size = len(source) * source.dtype.itemsize * torch.Size(source.shape).numel()
         if not source.is_random and size <= max_memory():
             return _checked(*source.read_all(), classes, name)
-        text = f"{name}: the Dataset has no list `targets`, so its {len(source):,} items are read once for their labels"
-        warnings.warn(text, DataWarning, stacklevel=4)
         labels = source.read_labels()
     samples = lazy_samples(source, labels, classes=classes, name=name)
     source.labels = samples.y
