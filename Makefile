@@ -34,7 +34,7 @@ test: env
 LOWEST := .venv-lowest/bin/python
 test-lowest:
 	test -x $(LOWEST) || python3.11 -m venv .venv-lowest
-	$(LOWEST) -m pip install --quiet --disable-pip-version-check -c lowest.txt -e . hypothesis pytest pytest-cov pytest-xdist tensorboardX
+	$(LOWEST) -m pip install --quiet --disable-pip-version-check -c lowest.txt -e . datasets hypothesis pytest pytest-cov pytest-xdist tensorboardX
 	$(LOWEST) -m pytest -n 2 --dist worksteal
 
 lint: env

@@ -244,6 +244,32 @@ def test_a_float64_file_can_be_trained_on(tmp_path: Path, capsys: pytest.Capture
     assert json.loads(capsys.readouterr().out)["samples"] == 12
 
 
+def test_data_that_does_not_fit_is_trained_on_and_evaluated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for size, split in ((48, "train"), (12, "test")):
+        rng = np.random.default_rng(size)
+        np.save(tmp_path / f"x_{split}.npy", rng.integers(0, 256, (size, 8, 8), np.uint8))
+        np.save(tmp_path / f"y_{split}.npy", np.arange(size) % 3)
+    words = ("--data", f"npy:{tmp_path}", "--eps", "0.1", "--epochs", "1", "--steps", "1", "--width", "1/4")
+    found = []
+    for name in ("small", "large"):
+        assert run("train", "--out", tmp_path / name, *words, "--workers", "2") == 0
+        capsys.readouterr()
+        assert run("evaluate", tmp_path / name, "--attacks", "natural,pgd-3", "--json") == 0
+        found.append(json.loads(capsys.readouterr().out))
+        monkeypatch.setattr("sihg.robust.data.samples.max_memory", lambda: 100)
+    small, large = found
+    assert small["sha256"] == large["sha256"]  # of the weights
+    assert large["contents"].startswith("rows:")
+    assert [row["broken"] for row in small["attacks"]] == [row["broken"] for row in large["attacks"]]
+    assert run("report", tmp_path / "small", tmp_path / "large") == 0
+    gallery = ["clean", "adversarial"]
+    here, there = (np.load(tmp_path / name / "gallery.npz") for name in ("small", "large"))
+    assert all(np.array_equal(here[key], there[key]) for key in gallery)
+    here.close(), there.close()
+
+
 def test_mistakes(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.savez(tmp_path / "big.npz", x=np.zeros((20, 1, 12, 12), np.float32), y=np.arange(20) % 10)
     for name in ("cut.safetensors", "cut.pt"):
