@@ -1,4 +1,4 @@
-"""What runs in which number format: the passes of an ascent, the pass that trains, and what must stay float32."""
+"""What runs in which number format: the passes of an ascent, the passes that train, and what must stay float32."""
 
 import faulthandler
 import multiprocessing
