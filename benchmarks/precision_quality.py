@@ -4,8 +4,8 @@
     python -m benchmarks.precision_quality verdicts RUN --samples 2000
 
 `train`: paired seeds, PGD-20 accuracy judged in float32. Each seed is trained twice, with all passes in float32 and
-with all passes in bfloat16. Runs are made one after the other, with one thread, in OUT/PRESET-sSEED-FORMAT. The same command
-resumes what was interrupted and prints what is finished; `--show` only prints.
+with all passes in bfloat16. Runs are made one after the other, with one thread, in OUT/PRESET-sSEED-FORMAT. The same
+command resumes what was interrupted and prints what is finished; `--show` only prints.
 
 `verdicts`: PGD-20 on the test samples of a run, in float32 with two seeds and in bfloat16 with the first one. Breaks
 that bfloat16 misses or gains should not be more than those between the two seeds.
