@@ -66,6 +66,18 @@ def test_a_run_by_hand(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert file["index"].tolist() == list(range(397))
 
 
+def test_a_search_in_bfloat16_is_named(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("evaluate", done, "--attacks", "pgd-3", "--samples", "40", "--precision")
+    assert run(*words, "bfloat16") == 0
+    assert "searched in bfloat16, judged in float32" in capsys.readouterr().out.replace("\n", " ")
+    record = json.loads((done / "evaluation" / "last_test_pgd-3_n40_bfloat16.json").read_text())
+    assert record["precision"] == "bfloat16"
+    assert run(*words, "auto", "--json") == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["precision"] in ("float32", "bfloat16")
+    assert "times as fast" in captured.err
+
+
 def test_a_subset_tells_which_samples_it_is_of(done: Path) -> None:
     assert run("evaluate", done, "--attacks", "natural", "--samples", "40", "--seed", "3") == 0
     samples = data.load("digits")[1]
