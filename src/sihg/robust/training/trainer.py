@@ -161,22 +161,26 @@ class Trainer:
             of=settings.lanes,
         ):
             begin = time.perf_counter()
-            stop, late = self._step(batch, stop_asked)
+            self._step(batch, stop_asked)
             here.seconds += time.perf_counter() - begin
             here.number += 1
             yield StepDone(self.state.step, settings.epochs * steps, self.state.row())
+            stop, late = self._wishes(stop_asked)
             if (stop or late) and here.number < steps:  # else the end of the epoch saves one at once
                 yield from self._save()
                 if stop:
                     return
 
-    def _step(self, batch: GlobalBatch, stop_asked: Callable[[], bool]) -> tuple[bool, bool]:
-        """Train on one batch; return whether any process is asked to stop, and whether a checkpoint is due."""
+    def _step(self, batch: GlobalBatch, stop_asked: Callable[[], bool]) -> None:
+        """Train on one batch."""
         self.optimizer.time = batch.time
         if self.lanes is None:
             self._train_one_lane(batch.lanes[0])
         else:
             self._train_lanes(batch, self.lanes, stop_asked)
+
+    def _wishes(self, stop_asked: Callable[[], bool]) -> tuple[bool, bool]:
+        """Return whether to stop, and whether a checkpoint is due; several processes asked each other in the step."""
         if self.lanes is not None and self.processes.size > 1:
             return self.lanes.flags[0], self.lanes.flags[1]
         return stop_asked(), self._is_checkpoint_due()
