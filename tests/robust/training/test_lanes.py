@@ -102,7 +102,7 @@ def test_buffers_that_no_lane_changes_keep_every_bit() -> None:
         "mask": torch.full((3,), -torch.inf),
         "exact": torch.tensor([1 / 3, 1e-300], dtype=torch.float64),
         "short": torch.tensor([1 / 3], dtype=torch.float16),
-        "count": torch.tensor(2**53 + 1),
+        "count": torch.tensor([2**53 + 1]),
         "flags": torch.tensor([True, False]),
     }
     for name, value in kept.items():
@@ -233,10 +233,10 @@ class TwiceInRounds(Twice):
 
 
 class Never(Method):
-    """Steps once in two batches, as accumulation by hand would."""
+    """Steps in one of two lanes, as accumulation by hand would."""
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
-        if batch.step % 2:
+        if batch.lane:
             return train_on(model, batch, batch.x, optimizer, 1.0)
         return train_on(model, batch, batch.x, torch.optim.SGD(model.parameters(), lr=0.0), 1.0)
 

@@ -120,7 +120,7 @@ def test_a_lane_steps_once() -> None:
     assert optimizer.lanes is not None
     optimizer.lanes.enter(1.0)
     with refused("method-without-step"):
-        optimizer.apply()
+        optimizer.lanes.leave()
     give(model, 1.0, 0.0)
     optimizer.step()
     with refused("method-steps-lanes"):

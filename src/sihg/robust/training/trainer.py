@@ -9,7 +9,7 @@ from copy import deepcopy
 import torch
 
 from sihg.core.processes import ALONE, Processes, check_lanes
-from sihg.errors import InputError, NotFiniteError
+from sihg.errors import InputError, NotFiniteError, SihgError
 from sihg.interrupt import stop_on_interrupt
 from sihg.robust._fast_passes import keep_freed_memory
 from sihg.robust.attacks.runner import run_attacks
@@ -195,22 +195,26 @@ class Trainer:
         """Train on the lanes of this process in turn; the weights change once all lanes have added their gradients."""
         runs = {part.lane: self.methods[part.lane].rounds(self.model, part, self.optimizer) for part in batch.lanes}
         parts = {part.lane: part for part in batch.lanes}
-        logs: dict[int, Log] = {}
-        for number in range(self.method.optimizer_steps):
+        last = self.method.optimizer_steps - 1
+        for number in range(last + 1):
             lanes.begin()
-            for lane in lanes.order:
-                if lane not in runs:
-                    lanes.skip()
-                    continue
-                lanes.enter(len(parts[lane].x) / batch.size)
-                self._seed_dropout(parts[lane], number)
-                with self._dated_errors(), self._number_formats():
-                    logs[lane] = next(runs[lane])
+            try:
+                for lane in lanes.order:
+                    if lane not in runs:
+                        lanes.skip()
+                        continue
+                    lanes.enter(len(parts[lane].x) / batch.size)
+                    self._seed_dropout(parts[lane], number)
+                    with self._dated_errors(), self._number_formats():
+                        log = next(runs[lane])
+                    lanes.leave()
+                    if number == last:
+                        self._add(log, lane)
+            except SihgError as error:
+                lanes.fail(error)  # `apply` raises it on all processes
             lanes.flags = [stop_asked(), self.processes.is_first and self._is_checkpoint_due()]
             with self.processes.same():
                 self.optimizer.apply()
-        for lane, log in logs.items():
-            self._add(log, lane)
 
     def _add(self, log: Log, lane: int) -> None:
         if not math.isfinite(log.loss):
