@@ -15,10 +15,10 @@ from sihg.core.processes import (
     ALONE,
     SHARDS,
     Processes,
-    ProcessLostError,
     bit_reversed,
     check_lanes,
     join_processes,
+    lost_processes,
     sum_pairs,
 )
 from sihg.errors import InputError, SihgError
@@ -214,9 +214,8 @@ def test_a_process_that_has_ended_is_missed(tmp_path: Path) -> None:
 
 
 def test_words_of_a_lost_process() -> None:
-    error = ProcessLostError("Connection closed by peer")
-    assert error.code == "process-lost"
-    assert "Connection closed by peer" in str(error)
+    with refused("process-lost", reason="Connection closed by peer"), lost_processes():
+        raise RuntimeError("Connection closed by peer\nand a long explanation")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """A run is the same to the bit on any number of processes, however often that changes and whatever ends one of them."""
 
 import json
-import shutil
 import signal
 import subprocess
 import time
@@ -153,14 +152,15 @@ def verdicts_(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_two_processes_evaluate_as_one_also_after_an_interruption(verdicts: Any, tmp_path: Path) -> None:
-    together(2, "evaluate", tmp_path, 10)
-    assert list((tmp_path / "evaluation").glob("*.partial.npz"))
-    shutil.copytree(tmp_path, tmp_path / "copy")
-    together(2, "evaluate", tmp_path, 0)
-    assert record(tmp_path) == verdicts
+    one, two = tmp_path / "one", tmp_path / "two"
+    together(2, "evaluate", one, 10)
     with small_chunks():
-        evaluate(tmp_path / "copy", ALONE, 0)
-    assert record(tmp_path / "copy") == verdicts
+        evaluate(two, ALONE, 8)
+        for folder in (one, two):
+            assert list((folder / "evaluation").glob("*.partial.npz"))
+        evaluate(one, ALONE, 0)
+    together(2, "evaluate", two, 0)
+    assert record(one) == record(two) == verdicts
 
 
 @pytest.mark.processes
