@@ -56,7 +56,7 @@ def test_without_batch_normalisation_lanes_change_only_the_rounding(lanes: int, 
 
 
 def test_each_lane_has_the_memory_of_its_samples() -> None:
-    values = {"method": "msi-hg", "steps": 2, "memory": "fp32", "eps": 0.2}
+    values: dict[str, Any] = {"method": "msi-hg", "steps": 2, "memory": "fp32", "eps": 0.2}
     whole, split = run(mlp(), **values), run(mlp(), **values, lanes=4)
     assert isinstance(whole.method, MSIHG)
     assert whole.method.memory is not None
@@ -78,7 +78,7 @@ def test_each_lane_has_the_memory_of_its_samples() -> None:
 def test_running_statistics_are_the_means_of_the_lanes(batch_size: int) -> None:
     """Weighted by their samples. The weights stay, so that a second pass sees what the first one saw."""
     model = mlp(nn.BatchNorm1d(16, momentum=0.3))
-    first, norm = model[1], model[2]
+    first, norm = model.get_submodule("1"), model.get_submodule("2")
     trained = run(model, batch_size=batch_size, lanes=4, epochs=1, lr=1e-300)
     mean, var = torch.zeros(16, dtype=torch.float64), torch.ones(16, dtype=torch.float64)
     steps = 0
@@ -208,10 +208,10 @@ def test_free_with_lanes_is_the_listing_with_the_gradient_of_all_lanes() -> None
                 delta = (point.detach() - lane.x + eps * point.grad.sign()).clamp(-eps, eps)
                 slots[lane.lane][: len(lane.x)] = (lane.x + delta).clamp(0, 1) - lane.x
     torch.testing.assert_close(weights(model), weights(twin), rtol=0, atol=1e-10)
-    for lane, method in trained.methods.items():
+    for number, method in trained.methods.items():
         assert isinstance(method, FreeAT)
         assert method.delta is not None
-        torch.testing.assert_close(method.delta, slots[lane], rtol=0, atol=1e-10)
+        torch.testing.assert_close(method.delta, slots[number], rtol=0, atol=1e-10)
 
 
 class Twice(Method):
@@ -225,7 +225,7 @@ class Twice(Method):
 class TwiceInRounds(Twice):
     """Says so."""
 
-    optimizer_steps = 2  # type: ignore[assignment]
+    optimizer_steps = 2
 
     def rounds(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Iterator[Log]:
         for _ in range(2):

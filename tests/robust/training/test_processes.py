@@ -225,7 +225,7 @@ class Fails(AdversarialMethod):
 
 def test_an_error_in_one_lane_ends_all_processes_and_is_printed_once(tmp_path: Path) -> None:
     (tmp_path / "fails.py").write_text(METHOD, encoding="utf-8")
-    words = ["train", "--samples", "300", "--lanes", "4", "--batch-size", "50", "--out", tmp_path / "run"]
+    words = ["train", "--samples", "300", "--lanes", "4", "--batch-size", "50", "--out", str(tmp_path / "run")]
     result = launch(2, sihg(*words, "--method", f"{tmp_path / 'fails.py'}:Fails"))
     assert result.returncode != 0
     assert lines_of(result, "sihg: error") == ["sihg: error: process 1: sample 17 cannot be used"]
