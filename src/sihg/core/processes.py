@@ -33,10 +33,6 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 class ProcessLostError(SihgError):
     """Raised when another process of the run has ended or does not answer."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"another process of this run has ended or does not answer ({reason}): see its own message")
-        self.code = "process-lost"
-
 
 @dataclass(eq=False)
 class Processes:
@@ -124,8 +120,7 @@ class Processes:
         if failed is None:
             return
         if error is None:
-            error = SihgError(texts[failed][0])
-            error.code = texts[failed][1]
+            error = SihgError.told(*texts[failed])
         error.printed_by = failed
         raise error
 
@@ -147,7 +142,8 @@ class Processes:
         try:
             yield
         except SihgError as error:
-            error.printed_by = 0
+            if error.printed_by is None:
+                error.printed_by = 0
             raise
 
     def _device(self) -> torch.device:
@@ -209,7 +205,7 @@ def lost_processes() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise ProcessLostError(str(error).split("\n")[0]) from error
+        raise ProcessLostError("process-lost", reason=str(error).split("\n")[0]) from error
 
 
 def check_lanes(lanes: int, size: int = 1) -> None:

@@ -345,4 +345,7 @@ def test_a_file_may_be_written_like_a_preset(tmp_path: Path) -> None:
 def test_the_configs_of_published_runs_still_read(path: Path) -> None:
     settings = read_run_settings(RunFolder(path.parent))
     table, kept = settings.as_dict(), from_toml(path)
-    assert {key: value for key, value in table.items() if key in kept} == kept
+    removed = {"accumulate"}  # is now `lanes`, which means another noise
+    assert {key: value for key, value in table.items() if key in kept} == {
+        k: v for k, v in kept.items() if k not in removed
+    }
