@@ -18,7 +18,7 @@ try:
     from sihg.cli.common import CommandParser
     from sihg.cli.terminal import drop_undelivered, prepare_streams, say, show
     from sihg.errors import SihgError, UnknownNameError
-    from sihg.launch import world_size
+    from sihg.launch import end_with_launcher, world_size
 except KeyboardInterrupt:  # before there is a command that could say so
     sys.exit(130)
 
@@ -77,6 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 done, 1 a part of it failed, 2 invalid input, 130 interrupted, 141 nobody reads the result.
     """
+    end_with_launcher()  # before torch is imported, which takes a second
     code = _run_command(argv)
     if world_size() > 1:  # at Python's exit, threads of gloo can abort a process that has done its work
         os._exit(code)
