@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -34,7 +34,7 @@ class ProcessLostError(SihgError):
         self.code = "process-lost"
 
 
-@dataclass
+@dataclass(eq=False)
 class Processes:
     """The processes of a run, as one of them sees them.
 
@@ -48,7 +48,7 @@ class Processes:
 
     rank: int = 0
     size: int = 1
-    bytes_sent: int = field(default=0, compare=False)  # by this process, without what the protocols add
+    bytes_sent: int = 0  # by this process, without what the protocols add
 
     @property
     def is_first(self) -> bool:
