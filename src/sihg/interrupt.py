@@ -14,7 +14,8 @@ def stop_on_interrupt() -> Iterator[Callable[[], bool]]:
     """Yield a function that says whether Ctrl-C or SIGTERM came; a second one raises KeyboardInterrupt.
 
     Under torchrun it does not: Ctrl-C and torchrun both send signals, and the processes must stop at the same step.
-    torchrun kills those that do not stop within 30 seconds. Outside the main thread Python delivers no signals; there the function always returns False.
+    torchrun kills those that do not stop within 30 seconds. Outside the main thread Python delivers no signals; there
+    the function always returns False.
     """
     asked = False
 

@@ -10,9 +10,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.faults.tally import Tally
-from tests.processes.launched import TRAIN, Agent, Result, fault, free_port, undisturbed, workshop
+from tests.processes.launched import (
+    STEPS_PER_EPOCH,
+    TRAIN,
+    Agent,
+    Result,
+    fault,
+    free_port,
+    undisturbed,
+    wait_for_step,
+    workshop,
+)
 
-FEW = 1  # kills in `make test`
+FEW, MORE = 2, 4
 LONG = 10
 KILLS_PER_LAUNCH = 2
 # The rendezvous must outlive any agent, so a process of its own holds it. By default agents also lend a store to their
@@ -24,11 +34,11 @@ CONFIG = "is_host=0,last_call_timeout=2,keep_alive_interval=2,keep_alive_max_att
 
 
 def run(points: int | None, *, epochs: int = 20) -> Tally:
-    """Kill `points` agents (None: 10); after every other kill a new agent takes its place."""
+    """Kill `points` agents (None: 10); after the first of a launch a new agent takes its place."""
     tally, draw = Tally("kill of an agent"), random.Random(0)
     with workshop() as home:
         words = [*TRAIN, "--epochs", f"{epochs}"]
-        known: dict[tuple[str, ...], tuple[Result, float]] = {}
+        known: dict[tuple[str, ...], Result] = {}
         number = 0
         while tally.tried < (points or LONG):
             folder, per_node = home / f"{number}", 1 + number % 2
@@ -37,14 +47,14 @@ def run(points: int | None, *, epochs: int = 20) -> Tally:
                 known[more] = undisturbed(home, [*words, *more])
             folder.mkdir()
             number += 1
-            expected, seconds = known[more]
             most = min(KILLS_PER_LAUNCH, (points or LONG) - tally.tried)
             with hosted_store("127.0.0.1") as port:
                 launch = rendezvous(f"127.0.0.1:{port}", per_node)
+                steps = sorted(draw.sample(range(epochs * STEPS_PER_EPOCH), most))
                 moments, failure = _kill_in(
-                    folder, [*launch, *words, *more, "--out", "run"], expected, most, draw, seconds, per_node
+                    folder, [*launch, *words, *more, "--out", "run"], known[more], steps, draw, per_node
                 )
-            for _ in moments or ([None] if failure else []):
+            for _ in moments or (["before"] if failure else []):
                 tally.add(failure and f"{per_node} workers per agent {more}, killed {', '.join(moments)}: {failure}")
     return tally
 
@@ -76,25 +86,24 @@ def _kill_in(
     folder: Path,
     words: list[str],
     expected: Result,
-    most: int,
+    steps: list[int],
     draw: random.Random,
-    seconds: float,
     per_node: int,
 ) -> tuple[list[str], str | None]:
-    """Train with two agents and kill up to `most` of them; return the moments, and what is wrong in the end."""
+    """Train with two agents and kill one at each of the steps; return the moments, and what is wrong in the end."""
     agents = [Agent(words, folder, environment=ENVIRONMENT) for _ in range(2)]
     moments: list[str] = []
     try:
         for agent in agents:
             agent.new_workers(per_node)
-        while len(moments) < most:
-            pause, victim = draw.uniform(0, seconds), draw.randrange(2)
-            time.sleep(pause)
-            if any(agent.process.poll() is not None for agent in agents):
+        for step in steps:
+            if not wait_for_step(step, folder, agents[0]) or agents[1].process.poll() is not None:
                 break
+            time.sleep(draw.uniform(0, 0.2))  # within the steps that follow
+            victim = draw.randrange(2)
             agents.pop(victim).kill()
-            moments.append(f"{victim} after {pause:.1f} s")
-            if len(moments) % 2 == 1:
+            moments.append(f"{victim} at step {step}")
+            if step != steps[-1]:
                 agents.append(Agent(words, folder, environment=ENVIRONMENT))
                 agents[-1].new_workers(per_node)
         return moments, fault(folder, agents, expected)

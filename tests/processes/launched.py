@@ -17,7 +17,8 @@ from typing import Any, Self
 import numpy as np
 
 from sihg.robust.memory._row_format import RowFormat
-from tests.faults.workloads import digest, differences, trained
+from sihg.store.manifest import checkpoint_names, number_of
+from tests.faults.workloads import differences, digest, trained
 
 Result = dict[str, Any]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
@@ -26,6 +27,7 @@ TRAIN = [
     *("--samples", "200", "--validation", "40", "--batch-size", "20", "--width", "1/4", "--checkpoint-minutes", "0"),
     *("--process-minutes", "0.5"),
 ]
+STEPS_PER_EPOCH = 8
 SECONDS = 600  # after which a launch is taken to hang
 POLL_SECONDS = 0.002
 
@@ -66,7 +68,9 @@ class Agent:
         """Return the processes that the agent has started and that live."""
         pid = self.process.pid
         with suppress(OSError):
-            found = [int(word) for path in Path(f"/proc/{pid}/task").glob("*/children") for word in path.read_text().split()]
+            found = [
+                int(word) for path in Path(f"/proc/{pid}/task").glob("*/children") for word in path.read_text().split()
+            ]
             return sorted(child for child in found if b"sihg" in _command(child))
         return []
 
@@ -121,6 +125,21 @@ def wait_for_checkpoint(folder: Path, agent: Agent) -> bool:
     raise TimeoutError("no checkpoint is written")
 
 
+def wait_for_step(step: int, folder: Path, agent: Agent) -> bool:
+    """Wait until the run has a checkpoint of this step or a later one; return False if the agent has ended instead."""
+    for _ in _tries(SECONDS):
+        if newest_step(folder) >= step:
+            return True
+        if agent.process.poll() is not None:
+            return False
+    raise TimeoutError(f"step {step} is not reached: {agent.last_words()}")
+
+
+def newest_step(folder: Path) -> int:
+    """Return the step of the newest checkpoint; -1 if there is none."""
+    return max((number_of(name) for name in checkpoint_names(folder / "run" / "checkpoints", "last")), default=-1)
+
+
 @contextmanager
 def workshop() -> Iterator[Path]:
     """Make a folder for trainings, where a sync takes no time if there is such a place."""
@@ -129,15 +148,14 @@ def workshop() -> Iterator[Path]:
         yield Path(home)
 
 
-def undisturbed(home: Path, words: Sequence[str]) -> tuple[Result, float]:
-    """Train alone in one process; return the result, and the seconds from its beginning to its end."""
+def undisturbed(home: Path, words: Sequence[str]) -> Result:
+    """Train in one process without kills; return the result."""
     folder = home / f"whole-{secrets.token_hex(4)}"
     folder.mkdir()
-    begin = time.monotonic()
     command = [sys.executable, *words, "--out", "run"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return outcome(folder), time.monotonic() - begin
+    return outcome(folder)
 
 
 def outcome(folder: Path) -> Result:
@@ -151,14 +169,21 @@ def outcome(folder: Path) -> Result:
 
 
 def fault(folder: Path, agents: Sequence[Agent], expected: Result) -> str | None:
-    """Wait for the agents; return None if the result is that of undisturbed training, else what happened."""
+    """Wait for the agents; return None if the result is that of undisturbed training, else what happened.
+
+    An agent that is started when the others have just finished finds a closed rendezvous; one must have finished.
+    """
+    finished = False
     for agent in agents:
         try:
             code = agent.wait()
         except subprocess.TimeoutExpired:
             return f"hangs: {agent.last_words()}"
-        if code:
+        if code and not (len(agents) > 1 and "RendezvousClosedError" in agent.last_words()):
             return f"ended with {code}: {agent.last_words()}"
+        finished |= code == 0
+    if not finished:
+        return f"nobody finished: {agents[0].last_words()}"
     other = differences(outcome(folder), expected)
     return f"another {other}" if other else None
 

@@ -11,24 +11,25 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 
-import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 SESSION = "sihg/session"  # the key of the newest session's name
 SECONDS_PER_TRY = 1.0
 
 
-def open_session(rank: int, size: int, timeout: timedelta) -> dist.Store:
+def open_session(rank: int, size: int, timeout: timedelta) -> Store:
     """Meet the other processes of this attempt; return a store that no earlier attempt has written to.
 
     Raises:
         RuntimeError: A process or the store does not answer in time, as by all calls of torch.distributed.
     """
-    store, rank, size = next(iter(dist.rendezvous("env://", rank, size, timeout=timeout)))
+    store, rank, size = next(iter(rendezvous("env://", rank, size, timeout=timeout)))
     name = _invite(store, size, timeout) if rank == 0 else _enter(store, rank, timeout)
-    return dist.PrefixStore(name, store)
+    return PrefixStore(name, store)
 
 
-def _invite(store: dist.Store, size: int, timeout: timedelta) -> str:
+def _invite(store: Store, size: int, timeout: timedelta) -> str:
     """Open a session and wait until all have entered it; then tell each that it is expected."""
     name = _new_name()
     store.set(SESSION, name)
@@ -39,18 +40,16 @@ def _invite(store: dist.Store, size: int, timeout: timedelta) -> str:
     return name
 
 
-def _enter(store: dist.Store, rank: int, timeout: timedelta) -> str:
+def _enter(store: Store, rank: int, timeout: timedelta) -> str:
     """Enter the newest session; try the next one while this is one of dead processes."""
     own = _new_name()
     for left in _countdown(timeout):
         store.wait([SESSION], left)
-        name = store.get(SESSION).decode()
+        name: str = store.get(SESSION).decode()
         store.set(f"{name}/{rank}", own)
         try:
             store.wait([f"{name}/members"], min(left, timedelta(seconds=SECONDS_PER_TRY)))
-        except RuntimeError as error:  # not yet, or the store has ended
-            if "time" not in str(error).lower():
-                raise
+        except RuntimeError:  # not yet; if the store has ended, the next call raises it again
             continue
         if json.loads(store.get(f"{name}/members"))[rank - 1] == own:
             return name
