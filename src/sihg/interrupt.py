@@ -6,18 +6,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from sihg.launch import is_launched
+
 
 @contextmanager
 def stop_on_interrupt() -> Iterator[Callable[[], bool]]:
     """Yield a function that says whether Ctrl-C or SIGTERM came; a second one raises KeyboardInterrupt.
 
-    Outside the main thread Python delivers no signals; there the function always returns False.
+    Under torchrun it does not: Ctrl-C and torchrun both send signals, and the processes must stop at the same step.
+    torchrun kills those that do not stop within 30 seconds. Outside the main thread Python delivers no signals; there
+    the function always returns False.
     """
     asked = False
 
     def ask(_signal: int, _frame: FrameType | None) -> None:
         nonlocal asked
-        if asked:
+        if asked and not is_launched():
             raise KeyboardInterrupt
         asked = True
 

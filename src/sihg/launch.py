@@ -1,7 +1,13 @@
 """What torchrun says about this process, by its environment variables. Needs no torch."""
 
+import ctypes
 import os
 import platform
+import signal
+import sys
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1  # in linux/prctl.h
 
 
 def rank() -> int:
@@ -27,4 +33,23 @@ def launch_id() -> str:
     if not is_launched():
         return ""
     given = os.environ.get("TORCHELASTIC_RUN_ID", "none")
-    return given if given != "none" else f"none, started by process {os.getppid()} on {platform.node()}"
+    if given != "none":
+        return given
+    return f"none, started by process {os.getppid()} on {platform.node()}, {_start_of(os.getppid())} ticks after boot"
+
+
+def end_with_launcher() -> None:
+    """Let the system kill this process when torchrun is killed: it must not go on beside its successor."""
+    if sys.platform == "linux" and "TORCHELASTIC_RUN_ID" in os.environ:
+        parent = os.getppid()
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _start_of(process: int) -> str:
+    """Return when a process was started, since process numbers are used again; "?" where that cannot be told."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return "?"

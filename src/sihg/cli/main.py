@@ -17,6 +17,7 @@ try:
     from sihg.cli.common import CommandParser
     from sihg.cli.terminal import drop_undelivered, prepare_streams, say, show
     from sihg.errors import SihgError, UnknownNameError
+    from sihg.launch import end_with_launcher
 except KeyboardInterrupt:  # before there is a command that could say so
     sys.exit(130)
 
@@ -75,6 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 done, 1 a part of it failed, 2 invalid input, 130 interrupted, 141 nobody reads the result.
     """
+    end_with_launcher()  # before torch is imported, which takes a second
     prepare_streams()
     try:
         try:

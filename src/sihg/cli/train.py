@@ -77,7 +77,9 @@ def run(args: argparse.Namespace) -> int:
     ):
         again = any(processes.gather(folder.is_of_launch()))
         with processes.together():
-            if not again:
+            if again:
+                folder.check_failure()
+            else:
                 check_free(args.out, overwrite=args.overwrite)
             prepared = prepare(settings, data_dir=args.data_dir)
         say(f"samples: {prepared.describe_samples()}")
@@ -132,7 +134,8 @@ def continue_run(
     from sihg.robust.training.fit import open_run
     from sihg.robust.training.trainer import Trainer
 
-    with open_run(folder.path, processes) as (_, handle):
+    minutes = prepared.settings.process_minutes
+    with open_run(folder.path, processes, minutes=minutes) as (_, handle):
         trainer = Trainer(prepared, folder, handle, processes)
         for text in trainer.resume():
             say(f"skipped damaged checkpoint {text}")

@@ -5,12 +5,9 @@ the order of a binary tree over the lanes, wherever these are computed, so that 
 of processes.
 """
 
-import ctypes
 import importlib
 import json
 import os
-import signal
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,12 +18,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from sihg.core._session import open_session
 from sihg.errors import InputError, SihgError
-from sihg.launch import is_launched, rank, world_size
+from sihg.launch import end_with_launcher, is_launched, rank, world_size
 
 SHARDS = 64  # of the samples; the number of lanes divides it, and the number of processes divides that
 BUCKET_VALUES = 2**25  # summed at once
-PR_SET_PDEATHSIG = 1  # in linux/prctl.h
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name before torch 2.13
 
 
@@ -174,7 +171,7 @@ def join_processes(device: str = "cpu", *, minutes: float = 10.0) -> Iterator[Pr
     if not is_launched():
         yield ALONE
         return
-    _end_with_parent()
+    end_with_launcher()
     if dist.is_initialized():  # by a loop of the user's own
         yield Processes(dist.get_rank(), dist.get_world_size())
         return
@@ -185,9 +182,11 @@ def join_processes(device: str = "cpu", *, minutes: float = 10.0) -> Iterator[Pr
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     # Optimisers import it. If they do so later, the group's threads outlive the group, and abort Python's exit.
     importlib.import_module("torch._dynamo")
+    processes, timeout = Processes(rank(), world_size()), timedelta(minutes=minutes)
     with lost_processes():
-        dist.init_process_group("nccl" if device.startswith("cuda") else "gloo", timeout=timedelta(minutes=minutes))
-    processes = Processes(rank(), world_size())
+        store = open_session(processes.rank, processes.size, timeout)
+        backend = "nccl" if device.startswith("cuda") else "gloo"
+        dist.init_process_group(backend, store=store, rank=rank(), world_size=world_size(), timeout=timeout)
     try:
         yield processes
         processes.wait()
@@ -204,7 +203,7 @@ def lost_processes() -> Iterator[None]:
     """Turn the errors of torch.distributed into ProcessLostError."""
     try:
         yield
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         raise ProcessLostError("process-lost", reason=str(error).split("\n")[0]) from error
 
 
@@ -238,12 +237,3 @@ def bit_reversed(count: int) -> list[int]:
     while len(order) < count:
         order = [2 * place for place in order] + [2 * place + 1 for place in order]
     return order
-
-
-def _end_with_parent() -> None:
-    """Let the system kill this process when its launcher is killed: it must not go on beside its successor."""
-    if sys.platform == "linux" and "TORCHELASTIC_RUN_ID" in os.environ:
-        parent = os.getppid()
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os.kill(os.getpid(), signal.SIGKILL)

@@ -11,11 +11,11 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
-from sihg.errors import InputError
+from sihg.errors import InputError, SihgError
 from sihg.launch import launch_id
 from sihg.store.files import list_names, make_parents, refuse_link, status, temporary_of, write_bytes
 from sihg.store.manifest import newest_manifest
-from sihg.store.schema import Environment, read_record, toml_bytes, write_record
+from sihg.store.schema import Environment, Failure, read_record, toml_bytes, write_record
 from sihg.store.trust import OWNER, is_own, mark_own
 
 LOCK_NAME = ".lock"
@@ -41,12 +41,14 @@ class RunFolder:
         'config.toml'
     """
 
-    # What a run writes. config.toml is removed last, so that a removal cut short can be repeated.
+    # What a run writes. While config.toml is there, a removal cut short can be repeated, and the launch that began the
+    # run can continue it; the two files after it are no run.
     NAMES = (
         *("checkpoints", "evaluation", "memory"),
         *("index.html", "report"),
         *("gallery.npz", "metrics.csv", "log.jsonl", "memory.csv"),
-        *("accepted.json", OWNER, "environment.json", "config.toml"),
+        *("accepted.json", "failure.json"),
+        *("config.toml", OWNER, "environment.json"),
     )
 
     def __init__(self, path: str | Path) -> None:
@@ -55,6 +57,7 @@ class RunFolder:
         self.metrics = self.path / "metrics.csv"
         self.log = self.path / "log.jsonl"
         self.environment = self.path / "environment.json"
+        self.failure = self.path / "failure.json"  # why a launch has ended and is not to be tried again
         self.checkpoints = self.path / "checkpoints"
         self.memory = self.path / "memory"  # mapped files of the perturbation memory
         self.memory_table = self.path / "memory.csv"
@@ -117,6 +120,25 @@ class RunFolder:
         """Return whether the folder has a run that torchrun began, and whose processes it now starts again."""
         begun = status(self.path) is not None and status(self.config) is not None
         return begun and bool(launch_id()) and self.read_environment().launch == launch_id()
+
+    def keep_failure(self, error: SihgError) -> None:
+        """Record an error that every restart of this launch would meet again."""
+        if launch_id():
+            write_record(self.failure, Failure(launch=launch_id(), code=error.code, message=str(error)))
+
+    def check_failure(self) -> None:
+        """Raise the error that has ended this launch before torchrun started its processes again, if there is one."""
+        if status(self.failure) is None:
+            return
+        failure = read_record(self.failure, Failure)
+        if failure.launch == launch_id():
+            error = InputError(failure.message)
+            error.code = failure.code
+            raise error
+
+    def forget_failure(self) -> None:
+        """Remove the error of an earlier launch: somebody has decided to try again."""
+        self.failure.unlink(missing_ok=True)
 
     def is_own(self) -> bool:
         """Return whether this user's own command made the run."""
@@ -259,13 +281,14 @@ class FolderHandle:
 
 
 @contextmanager
-def locked(folder: str | Path) -> Iterator[FolderHandle]:
+def locked(folder: str | Path, *, wait_seconds: float = 0.0) -> Iterator[FolderHandle]:
     """Hold a folder's lock; the kernel frees it when the process ends, however it ends.
 
     The lock file stays and names its holder: removing it would let two processes lock two files of that name.
 
     Args:
         folder: An existing folder.
+        wait_seconds: How long to wait for a process that holds the lock and may be about to end.
     Yields:
         The folder's handle, which also notices that the lock file was removed or replaced.
     Raises:
@@ -279,7 +302,7 @@ def locked(folder: str | Path) -> Iterator[FolderHandle]:
     from filelock import FileLock, Timeout  # takes 30 ms
 
     path = Path(folder) / LOCK_NAME
-    lock = FileLock(path, timeout=0, preserve_lock_file=True, on_acquired=_write_holder)
+    lock = FileLock(path, timeout=wait_seconds, preserve_lock_file=True, on_acquired=_write_holder)
     try:
         path.parent.stat()  # FileLock would make a missing folder
         _check_lock_file(path)

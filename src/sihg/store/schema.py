@@ -74,6 +74,14 @@ class Environment(Record, frozen=True, kw_only=True, omit_defaults=True):
     launch: str = ""  # of torchrun, whose restarts continue the run
 
 
+class Failure(Record, frozen=True, kw_only=True):
+    """failure.json: an error that restarts by torchrun would meet again, so that they stop at once."""
+
+    launch: str
+    code: str
+    message: str
+
+
 class MetricsRow(msgspec.Struct, frozen=True, kw_only=True):
     """A row of metrics.csv: the metrics of one epoch. Accuracies are shares from 0 to 1."""
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from sihg.core.processes import ALONE, Processes, check_lanes
 from sihg.errors import InputError
+from sihg.launch import is_launched
 from sihg.parse import Number, parse_number
 from sihg.robust.data.locations import data_folder
 from sihg.robust.data.samples import open_samples
@@ -138,7 +139,9 @@ def run_in(
             if processes.is_first:
                 run = new_run(out, prepared.settings, overwrite=overwrite, data_dir=data_dir)
                 _, handle = stack.enter_context(run)
-        return Trainer(prepared, RunFolder.open(out), handle, processes).run(on_event)
+        folder = RunFolder.open(out)
+        stack.enter_context(_keep_failure(folder, handle, processes))
+        return Trainer(prepared, folder, handle, processes).run(on_event)
 
 
 def resume_in(
@@ -151,7 +154,7 @@ def resume_in(
     """Continue a prepared run in its folder; a damaged checkpoint gives a CheckpointWarning."""
     if out is None:
         raise InputError("resume-folder")
-    with open_run(out, processes) as (folder, handle):
+    with open_run(out, processes, minutes=prepared.settings.process_minutes) as (folder, handle):
         trainer = Trainer(prepared, folder, handle, processes)
         for text in trainer.resume():
             warnings.warn(f"skipped damaged checkpoint {text}", CheckpointWarning, stacklevel=3)
@@ -187,15 +190,47 @@ def resume_run(
 
 
 @contextmanager
-def open_run(out: str | Path, processes: Processes = ALONE) -> Iterator[tuple[RunFolder, FolderHandle | None]]:
-    """Open the folder of a run; the first process locks it, and alone has its handle."""
+def open_run(
+    out: str | Path, processes: Processes = ALONE, *, minutes: float = 0.0
+) -> Iterator[tuple[RunFolder, FolderHandle | None]]:
+    """Open the folder of a run; the first process locks it, and alone has its handle.
+
+    Args:
+        out: The folder.
+        processes: Who computes the run.
+        minutes: How long a process of the run may take to notice that it has been replaced: after a restart the first
+            process waits half as long for the lock, so that the others still wait for it.
+    """
     with ExitStack() as stack:
         handle = None
         with processes.together():
             folder = RunFolder.open(out)
             if processes.is_first:
-                handle = stack.enter_context(locked(folder.path))
+                seconds = 30 * minutes if is_launched() else 0.0
+                handle = stack.enter_context(locked(folder.path, wait_seconds=seconds))
+                folder.check_failure()
+                folder.forget_failure()
+        stack.enter_context(_keep_failure(folder, handle, processes))
         yield RunFolder(out), handle
+
+
+@contextmanager
+def _keep_failure(folder: RunFolder, handle: FolderHandle | None, processes: Processes) -> Iterator[None]:
+    """Record an InputError if torchrun would start the processes again, only to meet it once more.
+
+    An error of the system, such as a full disk, may be gone by then. Before the first checkpoint nothing is recorded:
+    the folder is removed, and a restart takes no time.
+    """
+    try:
+        yield
+    except InputError as error:
+        is_own = error.printed_by in (None, processes.rank)
+        with suppress(OSError, InputError):  # moved or not writable: then the error is met again
+            if handle is not None:
+                handle.check()
+            if is_own and not isinstance(error.__cause__, OSError) and has_checkpoint(folder):
+                folder.keep_failure(error)
+        raise
 
 
 def check_free(out: str | Path, *, overwrite: bool) -> RunFolder:

@@ -301,7 +301,8 @@ class TrainingState:
         """
         if self.folder is None:
             raise InputError("resume-folder")
-        if not has_checkpoint(self.folder) and not read_table(self.folder.metrics, sealed=True):
+        begun = has_checkpoint(self.folder) or bool(read_table(self.folder.metrics, sealed=True))
+        if not self.processes.gather(begun)[0]:  # the first process holds the lock, so what it sees is so
             return None, []
         checkpoint, skipped = self._read_newest()
         while len(numbers := set(self.processes.gather(number_of(checkpoint.path.name)))) > 1:

@@ -1,0 +1,68 @@
+"""Find the processes of the present attempt.
+
+After a restart the launcher's store may be the one that dead processes have used, and it still holds their addresses.
+The counter of restarts does not tell attempts apart: each node has its own, and it does not count a node that joins or
+leaves. So the first process opens a session with a new name, and lets in who is there now.
+"""
+
+import json
+import secrets
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
+
+SESSION = "sihg/session"  # the key of the newest session's name
+SECONDS_PER_TRY = 1.0
+
+
+def open_session(rank: int, size: int, timeout: timedelta) -> Store:
+    """Meet the other processes of this attempt; return a store that no earlier attempt has written to.
+
+    Raises:
+        RuntimeError: A process or the store does not answer in time, as by all calls of torch.distributed.
+    """
+    store, rank, size = next(iter(rendezvous("env://", rank, size, timeout=timeout)))
+    name = _invite(store, size, timeout) if rank == 0 else _enter(store, rank, timeout)
+    return PrefixStore(name, store)
+
+
+def _invite(store: Store, size: int, timeout: timedelta) -> str:
+    """Open a session and wait until all have entered it; then tell each that it is expected."""
+    name = _new_name()
+    store.set(SESSION, name)
+    keys = [f"{name}/{rank}" for rank in range(1, size)]
+    if keys:
+        store.wait(keys, timeout)
+    store.set(f"{name}/members", json.dumps([store.get(key).decode() for key in keys]))
+    return name
+
+
+def _enter(store: Store, rank: int, timeout: timedelta) -> str:
+    """Enter the newest session; try the next one while this is one of dead processes."""
+    own = _new_name()
+    for left in _countdown(timeout):
+        store.wait([SESSION], left)
+        name: str = store.get(SESSION).decode()
+        store.set(f"{name}/{rank}", own)
+        try:
+            store.wait([f"{name}/members"], min(left, timedelta(seconds=SECONDS_PER_TRY)))
+        except RuntimeError:  # not yet; if the store has ended, the next call raises it again
+            continue
+        if json.loads(store.get(f"{name}/members"))[rank - 1] == own:
+            return name
+        time.sleep(0.05)
+    raise RuntimeError(f"process 0 has not answered within {timeout.total_seconds():.0f} seconds")
+
+
+def _new_name() -> str:
+    return f"sihg/{secrets.token_hex(8)}"
+
+
+def _countdown(timeout: timedelta) -> Iterator[timedelta]:
+    """Yield the time that is left, until there is none."""
+    end = time.monotonic() + timeout.total_seconds()
+    while (left := end - time.monotonic()) > 0:
+        yield timedelta(seconds=left)
