@@ -6,7 +6,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -130,6 +130,8 @@ def to_float32(output: Any) -> Any:
 
 
 def _autocast(device: str, name: str) -> Any:
+    if name == "float32" and not torch.amp.is_autocast_available(device):
+        return nullcontext()
     return torch.autocast(device, torch.bfloat16, enabled=name == "bfloat16")
 
 
