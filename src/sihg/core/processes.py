@@ -146,7 +146,8 @@ class Processes:
         try:
             yield
         except SihgError as error:
-            error.printed_by = 0
+            if error.printed_by is None:
+                error.printed_by = 0
             raise
 
     def _device(self) -> torch.device:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from sihg.core.draw import generator, hash_key, normal, uniform
 from sihg.errors import InputError
 from sihg.robust.data.augment import Augment, Move
 from sihg.robust.data.samples import Samples, as_samples
+from sihg.robust.waits import upload
 
 SHARDS = 64  # of the order of an epoch
 
@@ -102,7 +104,12 @@ class Batch:
     def _noise(self, draw: Callable[..., Tensor], purpose: str, shape: Sequence[int] | None) -> Tensor:
         key = hash_key(self.seed, purpose, self.epoch, self.step)
         wanted = self.x.shape[1:] if shape is None else shape
-        return draw(key, self.index.to(self.x.device), wanted, self.x.dtype)
+        return draw(key, self._numbers, wanted, self.x.dtype)
+
+    @cached_property
+    def _numbers(self) -> Tensor:
+        """The numbers of the samples, on the device of x."""
+        return upload(self.index, self.x.device)
 
     def lanes(self, count: int) -> "Iterator[Batch]":
         """Yield the samples of each of `count` lanes that has any; sample i is in lane i mod `count`."""
@@ -195,13 +202,13 @@ def epoch_batches(
             own = index if rows is None else index[rows]
             if not len(own):
                 continue
-            x = samples.floats(own).to(device)
+            x = upload(samples.floats(own), device)
             if moves is not None:
                 x = (moves if rows is None else moves.rows(rows)).apply(x)
             parts.append(
                 Batch(
                     x=x,
-                    y=samples.y[own].to(device),
+                    y=upload(samples.y[own], device),
                     index=own,
                     epoch=epoch,
                     step=step,

@@ -41,8 +41,9 @@ class TRADES(AdversarialMethod, TRADESSettings):
         natural, attacked = model(batch.x), model(batch.x + delta)
         value = cross_entropy_sum(natural, batch.y) + self.beta * divergence(log_softmax(natural, 1), attacked)
         loss = backward(value, batch.x, batch.size)
+        done = log(loss, attacked.detach(), batch.y, passes=(self.steps + 2.5) * len(delta))
         optimizer.step()
-        return log(loss, attacked.detach(), batch.y, passes=(self.steps + 2.5) * len(delta))
+        return done
 
 
 def divergence(clean: Tensor, logits: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from sihg.parse import Value
 from sihg.robust.methods.settings import unknown_option
 from sihg.robust.training.lanes import LaneSum
 from sihg.robust.training.schedules import Schedule, build_schedule
+from sihg.robust.waits import late, look_at, read_collected
 from sihg.store.files import Json
 
 if TYPE_CHECKING:
@@ -68,7 +69,9 @@ class TrainingOptimizer:
             self.lanes.set_gradients()
         grads = [p.grad for p in self.parameters if p.grad is not None]
         norm = nn.utils.get_total_norm(grads)
-        if not bool(torch.isfinite(norm)):
+        is_finite = late(bool, torch.isfinite(norm))
+        read_collected()  # the losses, and what else the weights must not see
+        if not look_at(is_finite):
             raise diverged("the gradient is not finite", self.time, self.lr)
         if self.clip is not None:
             nn.utils.clip_grads_with_norm_(self.parameters, self.clip, norm)

@@ -31,6 +31,7 @@ from sihg.robust.training.lanes import LaneSum
 from sihg.robust.training.optimizer import diverged
 from sihg.robust.training.preflight import PreparedTraining
 from sihg.robust.training.state import TrainingState
+from sihg.robust.waits import reading_once
 from sihg.store.run_folder import FolderHandle, RunFolder
 from sihg.store.schema import MetricsRow, Progress
 
@@ -134,7 +135,7 @@ class Trainer:
         if not self._is_bound:
             self._bind(resuming=False)
         self.processes.copy_first([*self.model.parameters(), *self.model.buffers()])
-        with torch.random.fork_rng(), stop_on_interrupt() as stop_asked:
+        with torch.random.fork_rng(self._gpus()), stop_on_interrupt() as stop_asked:
             if self.progress.number == 0 and self.progress.epoch != self._saved_epoch:
                 yield from self._save()
             while self.progress.epoch < self.prepared.settings.epochs:
@@ -173,10 +174,11 @@ class Trainer:
     def _step(self, batch: GlobalBatch, stop_asked: Callable[[], bool]) -> tuple[bool, bool]:
         """Train on one batch; return whether any process is asked to stop, and whether a checkpoint is due."""
         self.optimizer.time = batch.time
-        if self.lanes is None:
-            self._train_one_lane(batch.lanes[0])
-        else:
-            self._train_lanes(batch, self.lanes, stop_asked)
+        with self._dated_errors(), reading_once():
+            if self.lanes is None:
+                self._train_one_lane(batch.lanes[0])
+            else:
+                self._train_lanes(batch, self.lanes, stop_asked)
         if self.lanes is not None and self.processes.size > 1:
             return self.lanes.flags[0], self.lanes.flags[1]
         return stop_asked(), self._is_checkpoint_due()
@@ -226,9 +228,14 @@ class Trainer:
         seed = batch.draw(purpose).initial_seed()
         torch.default_generator.manual_seed(seed)
         if self.prepared.device.startswith("cuda"):
-            torch.cuda.manual_seed_all(seed)
+            with torch.cuda.device(self.prepared.device):
+                torch.cuda.manual_seed(seed)
         elif self.prepared.device.startswith("mps"):
             torch.mps.manual_seed(seed)
+
+    def _gpus(self) -> list[torch.device]:
+        """Return the GPU of this process; without it, torch would begin to use all of them."""
+        return [torch.device(self.prepared.device)] if self.prepared.device.startswith("cuda") else []
 
     def _close_epoch(self) -> Iterator[Event]:
         """Evaluate, write the row of the epoch, save the best weights and a checkpoint."""
@@ -284,7 +291,9 @@ class Trainer:
         except NotFiniteError as error:
             if error.code == "training-diverged":
                 raise
-            raise diverged(str(error).partition(": ")[0], self.optimizer.time, self.optimizer.lr) from error
+            dated = diverged(str(error).partition(": ")[0], self.optimizer.time, self.optimizer.lr)
+            dated.printed_by = error.printed_by
+            raise dated from error
         except ValueError as error:
             if "more than 1 value per channel" not in str(error):
                 raise
