@@ -76,6 +76,9 @@ class Waits(TorchDispatchMode):
         kwargs = kwargs or {}
         if func.overloadpacket in PINS:
             return self._pin(func, args[0])
+        if kwargs.get("pin_memory"):
+            self.pinned.append(made := run(func, args, kwargs))
+            return made
         if kind := self._kind(func, args, kwargs):
             self.kinds[self.in_ascent, kind] += 1
             if not kind.startswith("asynchronous"):
@@ -187,8 +190,8 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     inner_args, inner_kwargs = tree_map_only(DeviceTensor, lambda t: t.inner, (args, kwargs))
     if wanted is not None:
         inner_kwargs["device"] = "cpu"
-    inner_kwargs.pop("non_blocking", None) if func.overloadpacket is aten._to_copy else None
-    inner_kwargs.pop("pin_memory", None)
+    for name in ("non_blocking", "pin_memory"):
+        inner_kwargs.pop(name, None)
     results = func(*inner_args, **inner_kwargs)
     known = {id(value.inner): value for value in flat if isinstance(value, DeviceTensor)}
     if not to_device and not known:
@@ -200,8 +203,8 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     return tree_map_only(Tensor, lambda t: _wrap(t, known), results)
 
 
-def _wrap(result: Tensor, known: dict[int, "DeviceTensor"]) -> Tensor:
-    return known.get(id(result)) or DeviceTensor(result) if id(result) not in known else known[id(result)]
+def _wrap(result: Tensor, known: dict[int, DeviceTensor]) -> Tensor:
+    return known[id(result)] if id(result) in known else DeviceTensor(result)
 
 
 def _is_index(func: Any, value: Tensor) -> bool:

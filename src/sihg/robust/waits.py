@@ -123,6 +123,22 @@ def upload(tensor: Tensor, device: torch.device | str) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
+def download(tensor: Tensor) -> Callable[[], Tensor]:
+    """Begin to copy a tensor to the host, and return the function that waits for the copy, in any thread."""
+    if tensor.device.type in ("cpu", "mps"):
+        copied = tensor.cpu()
+        return lambda: copied
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
+    done = torch.Event(tensor.device)
+    done.record()
+
+    def wait() -> Tensor:
+        done.synchronize()
+        return host
+
+    return wait
+
+
 def _read(numbers: Sequence[Late[Any]]) -> None:
     """Read the tensors of all numbers in one wait, then compute them in their order."""
     unread = [number for number in numbers if not number._value]

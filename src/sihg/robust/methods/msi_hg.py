@@ -65,6 +65,7 @@ class MSIHG(AdversarialMethod, MSIHGSettings):
 
     memory_columns: ClassVar[tuple[str, ...]] = MEMORY_COLUMNS[3:]
     state_file: ClassVar[str] = "memory"
+    _is_own = False  # whether `bind` made the memory, which then goes to the device of the batches
     _is_new = False  # whether the files of the memory belong to a run without a checkpoint, which starts at zero
 
     def __post_init__(self) -> None:
@@ -105,7 +106,7 @@ class MSIHG(AdversarialMethod, MSIHGSettings):
             rank=lane,
             world_size=lanes,
         )
-        self._is_new = not resuming
+        self._is_new, self._is_own = not resuming, True
 
     def state(self, epoch: int) -> dict[str, Tensor]:
         """Return the memory of this epoch or, if it lives in files, what these are checked by on a resume."""
@@ -151,6 +152,8 @@ class MSIHG(AdversarialMethod, MSIHGSettings):
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
         """Train on one batch."""
         self._start()
+        if self.memory is not None and self._is_own:
+            self.memory.to(batch.x.device)
         ball, eps = self.ball(batch)
         stored = self._read(batch)  # Algorithm 4, line 3
         move = self._move(batch)
