@@ -33,27 +33,27 @@ PINS = {aten._pin_memory, aten.is_pinned, aten.pin_memory}
 class DeviceTensor(Tensor):
     """A tensor that says it is on the device."""
 
-    inner: Tensor
+    inner: Tensor  # type: ignore[assignment]
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> "DeviceTensor":
         """Wrap a CPU tensor."""
-        made: DeviceTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made: DeviceTensor = torch.Tensor._make_wrapper_subclass(
             cls,
             inner.shape,
             strides=inner.stride(),
             storage_offset=inner.storage_offset(),
             dtype=inner.dtype,
-            device=DEVICE,
+            device=torch.device(DEVICE),
             requires_grad=False,
         )
         made.inner = inner
         return made
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         """Run an operation outside `Waits.counted`, such as a comparison by the test."""
         return run(func, args, kwargs or {})
 
@@ -65,7 +65,7 @@ class Waits(TorchDispatchMode):
     """Counts, by kind, what the host does with the device, inside and outside the ascents of methods."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.kinds: Counter[tuple[bool, str]] = Counter()  # (in an ascent, kind)
         self.places: Counter[str] = Counter()
         self.in_ascent = False
@@ -136,12 +136,12 @@ class Waits(TorchDispatchMode):
         if packet is aten._to_copy:
             source, wanted = args[0], kwargs.get("device")
             goes = wanted is not None and _is_device(wanted) != isinstance(source, DeviceTensor)
-            return self._copy(source, source, bool(kwargs.get("non_blocking")), up=not on_device) if goes else ""
+            return self._copy(source, bool(kwargs.get("non_blocking")), up=not on_device) if goes else ""
         if packet in (aten.copy_, aten._copy_from):
             goes = isinstance(args[0], DeviceTensor) != isinstance(args[1], DeviceTensor)
             asynchronous = bool(kwargs.get("non_blocking") or (len(args) > 2 and args[2]))
             up = isinstance(args[0], DeviceTensor)
-            return self._copy(args[1], args[1] if up else args[0], asynchronous, up=up) if goes else ""
+            return self._copy(args[1] if up else args[0], asynchronous, up=up) if goes else ""
         if packet in READS and on_device:
             return f"read by {packet.__name__}"
         if packet in INDEXED and isinstance(args[0], DeviceTensor):
@@ -154,7 +154,7 @@ class Waits(TorchDispatchMode):
             return "read by repeat_interleave"
         return ""
 
-    def _copy(self, source: Tensor, host: Tensor, asynchronous: bool, *, up: bool) -> str:
+    def _copy(self, host: Tensor, asynchronous: bool, *, up: bool) -> str:
         way = "up" if up else "down"
         is_pinned = any(host is one for one in self.pinned)
         return f"asynchronous copy {way}" if asynchronous and is_pinned else f"copy {way}"

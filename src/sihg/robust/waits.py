@@ -17,10 +17,11 @@ from sihg.errors import SihgError
 from sihg.launch import rank
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 _collected: ContextVar["list[Late[Any]] | None"] = ContextVar("numbers to read", default=None)
 
 
-class Late(Generic[T]):
+class Late(Generic[T_co]):
     """A function of tensors whose values are read when it is needed.
 
     Args:
@@ -31,12 +32,12 @@ class Late(Generic[T]):
         0.75
     """
 
-    def __init__(self, compute: Callable[..., T], *tensors: Tensor) -> None:
+    def __init__(self, compute: Callable[..., T_co], *tensors: Tensor) -> None:
         self._compute, self._tensors = compute, tensors
-        self._value: list[T] = []
+        self._value: list[T_co] = []
 
     @property
-    def value(self) -> T:
+    def value(self) -> T_co:
         """The value; the first call reads the tensors."""
         if not self._value:
             _read([self])
@@ -61,7 +62,8 @@ class LateField(Generic[T]):
             if not self._default:
                 raise AttributeError(self._name)
             return self._default[0]
-        return look_at(vars(instance)[self._name])
+        given: T | Late[T] = vars(instance)[self._name]
+        return look_at(given)
 
     def __set__(self, instance: object, value: "T | Late[T]") -> None:
         vars(instance)[self._name] = value
@@ -93,7 +95,7 @@ def refuse_if(bad: Tensor, refuse: Callable[[], object]) -> None:
 
 @contextmanager
 def reading_once() -> Iterator[None]:
-    """Collect numbers and conditions of a device within the block; what `read_collected` has left is read at its end."""
+    """Collect numbers and conditions of a device within the block; at its end, read what is left."""
     token = _collected.set([])
     try:
         yield

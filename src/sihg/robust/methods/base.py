@@ -57,13 +57,13 @@ class Log:
         1.0
     """
 
-    loss: LateField[float] = LateField()
-    accuracy: LateField[float] = LateField()
-    samples: int
-    passes: float
-    predicted: LateField[Tensor] = LateField()
-    moved: LateField[float | None] = LateField(None)
-    saturated: LateField[float | None] = LateField(None)
+    loss: LateField[float] = LateField()  # noqa: RUF009
+    accuracy: LateField[float] = LateField()  # noqa: RUF009
+    samples: LateField[int] = LateField()  # noqa: RUF009
+    passes: LateField[float] = LateField()  # noqa: RUF009
+    predicted: LateField[Tensor] = LateField()  # noqa: RUF009
+    moved: LateField[float | None] = LateField(None)  # noqa: RUF009
+    saturated: LateField[float | None] = LateField(None)  # noqa: RUF009
     extra: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -151,8 +151,8 @@ def train_on(
     passes: float,
     loss_transform: LossTransform = lambda loss: loss,
     *,
-    moved: float | None | Late[float] = None,
-    saturated: float | None | Late[float] = None,
+    moved: float | Late[float] | None = None,
+    saturated: float | Late[float] | None = None,
 ) -> Log:
     """Take one step of the optimiser along the gradient at `point`: the last lines of most methods."""
     optimizer.zero_grad()
@@ -169,8 +169,8 @@ def log(
     y: Tensor,
     passes: float,
     *,
-    moved: float | None | Late[float] = None,
-    saturated: float | None | Late[float] = None,
+    moved: float | Late[float] | None = None,
+    saturated: float | Late[float] | None = None,
 ) -> Log:
     """Make the log of a step from its summed loss and its logits, best before the optimiser steps: it reads both."""
     predicted, n = logits.argmax(1), len(y)

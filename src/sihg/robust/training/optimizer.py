@@ -114,12 +114,12 @@ class _Average(AveragedModel):
 
     def update_parameters(self, model: nn.Module) -> None:
         """Average the weights; torch would copy the number of averages to the device, which is waited for."""
-        own, new = list(self.module.parameters()), list(model.parameters())
+        own: list[Tensor] = list(self.module.parameters())
         if not int(self.n_averaged) or all(p.device.type == "cpu" for p in own):
             super().update_parameters(model)
             return
         with torch.no_grad():
-            torch._foreach_lerp_(own, new, 1 - self._decay)
+            torch._foreach_lerp_(own, list[Tensor](model.parameters()), 1 - self._decay)
             for kept, now in zip(self.module.buffers(), model.buffers(), strict=True):
                 kept.copy_(now)
         self.n_averaged += 1
