@@ -44,7 +44,7 @@ def test_the_method_in_one_file_equals_the_library() -> None:
     optimizer = HybridGradient(torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum), settings.THETA)
     before = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
     for batch in batches((x, y), size=8, epochs=2, seed=3):
-        noise = 2 * torch.rand(batch.x.shape, generator=batch.draw("start"), dtype=batch.x.dtype) - 1
+        noise = 2 * batch.uniform("start") - 1
         method.step(model, batch, optimizer)
         plain.step(batch.x, batch.y, batch.index, noise)
         atol = 1e-12 if batch.epoch == 0 else 1e-6

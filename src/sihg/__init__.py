@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sihg.robust.attacks import Transfer as Transfer
     from sihg.robust.data.batches import Batch as Batch
     from sihg.robust.data.batches import batches as batches
+    from sihg.robust.data.sharded_sampler import ShardedBatchSampler as ShardedBatchSampler
     from sihg.robust.evaluation.evaluate import evaluate as evaluate
     from sihg.robust.evaluation.evaluate import robust_curve as robust_curve
     from sihg.robust.evaluation.evaluate_run import EvaluationRequest as EvaluationRequest
@@ -55,6 +56,7 @@ _HOMES = {
     "PerturbationMemory": "sihg.robust.memory",
     "Batch": "sihg.robust.data.batches",
     "batches": "sihg.robust.data.batches",
+    "ShardedBatchSampler": "sihg.robust.data.sharded_sampler",
     "fit": "sihg.robust.training.fit",
     "number_formats": "sihg.robust.precision",
     "load": "sihg.robust.training.weights",

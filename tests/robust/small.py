@@ -36,8 +36,9 @@ def fingerprint(run: Trainer) -> dict[str, Any]:
     tensors = {"weights": run.model.state_dict(), "optimizer": optimizer}
     tensors["average"] = {} if run.optimizer.average is None else run.optimizer.average.state_dict()
     here = run.progress
-    memory: PerturbationMemory | None = getattr(run.method, "memory", None)
-    tensors["method"] = run.method.state(here.epoch) if memory is None else memory.state(here.epoch)
+    for lane, method in run.methods.items():
+        memory: PerturbationMemory | None = getattr(method, "memory", None)
+        tensors[f"method-{lane}"] = method.state(here.epoch) if memory is None else memory.state(here.epoch)
     flat = {f"{group}.{name}": as_bytes(t) for group, some in tensors.items() for name, t in some.items()}
     found: dict[str, Any] = flat | {"optimizer": state, "progress": without_seconds(msgspec.to_builtins(here))}
     return found | ({} if run.folder is None else records(run.folder.path))

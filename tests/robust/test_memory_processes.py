@@ -87,7 +87,7 @@ def test_foreign_samples_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("rank", "world_size"), [(0, 3), (2, 2), (-1, 2), (0, 0), (0, 128)])
 def test_processes_that_do_not_divide_64_are_refused(rank: int, world_size: int) -> None:
-    with refused("memory-processes", rank=rank, world_size=world_size):
+    with refused("process-rank", rank=rank, world_size=world_size):
         PerturbationMemory(N, SHAPE, EPS, rank=rank, world_size=world_size)
 
 

@@ -63,6 +63,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
     parser.add_argument("--checkpoint", metavar="C", help="of a run: last or best (default: last)")
     parser.add_argument("--seed", type=count, default=0, metavar="S", help="of the subset and the attacks (default: 0)")
     parser.add_argument("--last-iterate", action="store_true", help="of fgsm and pgd, count only the end of a restart")
+    parser.add_argument(
+        "--precision",
+        default="float32",
+        metavar="P",
+        help="number format in which pgd and apgd search: float32, bfloat16 or auto; float32 judges (default: float32)",
+    )
     parser.add_argument("--curve", metavar="A:B:N", help="accuracy at N radii from A to B, such as 0:8/255:9")
     parser.add_argument("--points", action="store_true", help="keep the adversarial examples, NAME.points.npy")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the folder of the records (default: RUN/evaluation)")
@@ -86,7 +92,18 @@ def run(args: argparse.Namespace) -> int:
     from sihg.robust.evaluation.evaluate_run import EvaluationRequest, find_targets, prepare
     from sihg.robust.evaluation.partial import EvaluationWarning
 
-    names = ("split", "samples", "seed", "last_iterate", "checkpoint", "curve", "points", "device", "trust")
+    names = (
+        "split",
+        "samples",
+        "seed",
+        "last_iterate",
+        "precision",
+        "checkpoint",
+        "curve",
+        "points",
+        "device",
+        "trust",
+    )
     request = EvaluationRequest(
         attacks=args.attacks,
         changes={name: getattr(args, name) for name in CHANGES if getattr(args, name) is not None},
@@ -107,6 +124,8 @@ def run(args: argparse.Namespace) -> int:
             for target in find_targets(args.paths, request, out=args.out):
                 bars.prefix = f"{target.title}: " if several else ""
                 prepared = prepare(target, data_dir=args.data_dir, processes=processes)
+                if prepared.task.remark:
+                    say(f"precision: {prepared.task.header.precision} ({prepared.task.remark})")
                 result = _run(prepared, bars)
                 records.append((target.title, result.record))
                 try:
@@ -248,7 +267,8 @@ def _describe(record: Record) -> str:
     if isinstance(record, EvaluationRecord):
         pixels = f" = {255 * record.eps:.4g}/255" if _has_pixels(record) else ""
         ball = f"{record.norm} eps {record.eps:g}{pixels}, {within}"
-    return f"{record.data} ({record.split}): {ball}; broken: {record.rule}"
+    searched = f"; searched in {record.precision}, judged in float32" if record.precision != "float32" else ""
+    return f"{record.data} ({record.split}): {ball}; broken: {record.rule}{searched}"
 
 
 def _has_pixels(record: Record) -> bool:

@@ -8,7 +8,7 @@ from typing import Self
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from sihg.cli.terminal import SECONDS_BETWEEN_LINES, error_console, one_line, printable, say
-from sihg.experiments.launcher import Event, JobEnded, JobStarted
+from sihg.experiments.launcher import Event, JobEnded, JobQueued, JobStarted
 from sihg.experiments.time_left import TimeLeft
 
 
@@ -18,6 +18,7 @@ class GridProgress:
     def __init__(self, time_left: TimeLeft, cells: int, done: int, is_done: Callable[[str], bool]) -> None:
         self.time_left, self.cells, self.done, self.is_done = time_left, cells, done, is_done
         self._phases: dict[str, str] = {}  # of the cells that run
+        self._queued: set[str] = set()  # cells that wait in the queue of a cluster
         self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
         console = error_console()
         self._bars: Progress | None = None
@@ -38,8 +39,12 @@ class GridProgress:
             self._bars.stop()
 
     def show(self, event: Event) -> None:
-        """Show that a cell has started, advanced or ended."""
-        if isinstance(event, JobStarted):
+        """Show that a cell is queued, has started, advanced or ended."""
+        if isinstance(event, JobQueued):
+            self._queued.add(event.name)
+            self._print(f"{event.name}: job {event.number}")
+        elif isinstance(event, JobStarted):
+            self._queued.discard(event.name)
             self.time_left.start(event.name)
             self._phases[event.name] = "starting"
         elif isinstance(event, JobEnded):
@@ -73,7 +78,8 @@ class GridProgress:
         bars.update(self._total, completed=self.time_left.share, note=self._overall())
 
     def _overall(self) -> str:
-        return f"{self.done} of {self.cells} done, about {format_duration(self.time_left.seconds())} left"
+        queued = f"{len(self._queued)} in the queue, " if self._queued else ""
+        return f"{self.done} of {self.cells} done, {queued}about {format_duration(self.time_left.seconds())} left"
 
     def _print(self, line: str) -> None:
         if self._bars is not None:

@@ -22,11 +22,15 @@ EPILOG = """examples:
   sihg reproduce mnist --list
   sihg reproduce mnist --preset mnist-fast --methods pgd,msi-hg --trials 3 --epochs 8 --samples 2000
   sihg reproduce svhn --trials 1 --set samples=20000 --out runs/small-svhn
+  sihg reproduce cifar10 --device cuda --launcher slurm --slurm gpus_per_node=1 --slurm time=8:00:00
 
 Any setting of `sihg train` may be given; it goes to the methods that have it. --samples is the number of test samples,
 --set samples=N the number of training samples. Each cell is a run folder DIR/METHOD-sSEED; output.log there has the
 output of its processes. After Ctrl-C, a kill or a crash, the same command continues and ends with the same table.
-Results do not depend on --jobs. Methods and trials may be added later; other settings need another folder.
+Results do not depend on --jobs or --launcher. Methods and trials may be added later; other settings need another DIR.
+
+With --launcher slurm each cell is a job of the cluster; DIR/submitit has the output of the jobs. Ctrl-C then ends only
+the waiting: the jobs go on, and the same command waits for them. --jobs limits how many run at a time (default: all).
 """
 
 
@@ -51,6 +55,16 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
     parser.add_argument("--preset", metavar="NAME", help="settings to begin with (default: the preset of the data)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the runs (default: runs/reproduce-PRESET)")
     parser.add_argument("--jobs", type=count, metavar="N", help="cells at a time (default: as many as cores allow)")
+    parser.add_argument(
+        "--launcher", choices=("local", "slurm"), default="local", help="processes here, or jobs of a Slurm cluster"
+    )
+    parser.add_argument(
+        "--slurm",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="an option of the jobs, such as partition=gpu, time=4:00:00 or mem_gb=16; repeat for several",
+    )
     parser.add_argument("--list", action="store_true", help="show the cells and their estimated cost, and stop")
     add_trust(parser)
     add_common(parser, threads="threads per cell; the last digits of results depend on it (default: 1)")
@@ -83,7 +97,7 @@ def _run(args: argparse.Namespace) -> int:
         settings=read_settings_arguments(args),
     )
     say(f"settings: preset {args.preset or args.data}")
-    grid_run = GridRun(grid, jobs=args.jobs, data_dir=args.data_dir)
+    grid_run = GridRun(grid, jobs=args.jobs, data_dir=args.data_dir, launcher=args.launcher, slurm=args.slurm)
     cells, left = len(grid_run.cells), len(grid_run.left)
     if left:
         say("measuring a few steps of each method")
@@ -123,6 +137,8 @@ def _show(result: "GridResult", *, as_json: bool) -> int:
         say(f"report: {result.page}")
     command = shlex.join(["sihg", *sys.argv[1:]]) if sys.argv[1:2] == ["reproduce"] else "the same command"
     if result.interrupted:
+        if result.queued:
+            say(f"{len(result.queued)} jobs go on; to cancel them: scancel {' '.join(result.queued)}")
         say(f"to continue: {command}")
         return 130
     if result.failed:

@@ -91,9 +91,7 @@ class HybridGradient(torch.optim.Optimizer):
         raw, buffers = [grads[p].detach() for p in again], [self.previous[p] for p in again]
         first = {p: g.detach().clone() for p, g in grads.items() if p not in self.previous}
         self.previous |= first  # the parameters in `first` see g itself
-        if again:
-            torch._foreach_mul_(buffers, -self.theta)
-            torch._foreach_add_(buffers, raw, alpha=1 + self.theta)
+        _mix_(buffers, raw, -self.theta, 1 + self.theta)
         for p, buffer in zip(again, buffers, strict=True):
             p.grad = buffer
         try:
@@ -101,8 +99,7 @@ class HybridGradient(torch.optim.Optimizer):
         finally:
             for p in again:
                 p.grad = grads[p]
-            if again:
-                torch._foreach_copy_(buffers, raw)
+            _copy_(buffers, raw)
 
     def _parameters(self) -> list[Tensor]:
         return [p for group in self.param_groups for p in group["params"]]
@@ -159,6 +156,29 @@ class HybridGradient(torch.optim.Optimizer):
 
     def __repr__(self) -> str:
         return f"HybridGradient({self.inner!r}, theta={self.theta}, start_at_zero={self.start_at_zero})"
+
+
+def _mix_(buffers: list[Tensor], grads: list[Tensor], a: float, b: float) -> None:
+    """Set each buffer to a buffer + b grad, in place."""
+    if _are_plain(buffers):
+        torch._foreach_mul_(buffers, a)
+        torch._foreach_add_(buffers, grads, alpha=b)
+    else:
+        for buffer, grad in zip(buffers, grads, strict=True):
+            buffer.mul_(a).add_(grad, alpha=b)
+
+
+def _copy_(buffers: list[Tensor], grads: list[Tensor]) -> None:
+    if _are_plain(buffers):
+        torch._foreach_copy_(buffers, grads)
+    else:
+        for buffer, grad in zip(buffers, grads, strict=True):
+            buffer.copy_(grad)
+
+
+def _are_plain(tensors: list[Tensor]) -> bool:
+    """Return whether functions for lists take these tensors: at least one, and none sharded (FSDP2's DTensor)."""
+    return bool(tensors) and all(type(tensor) is Tensor for tensor in tensors)
 
 
 def _laid_out(value: Tensor, p: Tensor) -> Tensor:

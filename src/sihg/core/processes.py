@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -37,7 +37,7 @@ class ProcessLostError(SihgError):
         self.code = "process-lost"
 
 
-@dataclass
+@dataclass(eq=False)
 class Processes:
     """The processes of a run, as one of them sees them.
 
@@ -51,7 +51,7 @@ class Processes:
 
     rank: int = 0
     size: int = 1
-    bytes_sent: int = field(default=0, compare=False)  # by this process, without what the protocols add
+    bytes_sent: int = 0  # by this process, without what the protocols add
 
     @property
     def is_first(self) -> bool:
@@ -189,8 +189,10 @@ def join_processes(device: str = "cpu", *, minutes: float = 10.0) -> Iterator[Pr
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     with lost_processes():
         dist.init_process_group("nccl" if device.startswith("cuda") else "gloo", timeout=timedelta(minutes=minutes))
+    processes = Processes(rank(), world_size())
     try:
-        yield Processes(rank(), world_size())
+        yield processes
+        processes.wait()
     except SihgError as error:
         if error.printed_by is None:
             error.printed_by = rank()

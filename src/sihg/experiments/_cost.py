@@ -56,7 +56,7 @@ def estimate_costs(
 def _measure(settings: Settings, attacks: Sequence[str], samples: int | None, data_dir: Path | None) -> Costs:
     prepared = prepare(replace(settings, memory_files=False), data_dir=data_dir)
     check_plans(prepared.model, prepared.train, plan_attacks(attacks, prepared.ball, source=load))
-    test = stratified_subset(sources.load(settings.data, data_dir)[1], samples, 0)
+    test = stratified_subset(sources.open_data(settings.data, data_dir)[1], samples, 0).settled()
     training = settings.epochs * prepared.steps * _seconds_per_step(prepared)
     if prepared.held_out is not None:
         looks = math.ceil(settings.epochs / settings.evaluate_every)

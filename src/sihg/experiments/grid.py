@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from sihg.errors import InputError
+from sihg.experiments.launcher import Progress
 from sihg.parse import MAX_NAME_BYTES, file_name
 from sihg.robust.training.config import Settings
 from sihg.store import schema
@@ -67,6 +68,11 @@ class Cell:
         last = self.last_row()
         return 0 if last is None else last.epoch
 
+    def progress(self) -> Progress:
+        """Return how far its training is, or that its evaluation has begun, from what its folder holds."""
+        done, epochs = self.epochs_done(), self.settings.epochs
+        return Progress("training", done, epochs) if done < epochs else Progress(self.attacks[0], 0, 1)
+
     def state(self) -> str:
         """Say how far it is: "to do", "3 of 20 epochs", "trained" or "done"."""
         if self.record() is not None:
@@ -111,7 +117,7 @@ class Cell:
         found = (record.split, record.seed, record.checkpoint, record.rule, record.data, record.samples)
         attacks = {row.attack for row in record.attacks} - {"all"}
         is_same_ball = (*found, record.eps, record.norm) == expected and record.bounds == run.bounds
-        return is_same_ball and attacks == set(self.attacks)
+        return is_same_ball and record.precision == "float32" and attacks == set(self.attacks)
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,13 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from sihg.errors import InputError, SihgError, UnknownNameError
+from sihg.experiments._slurm import SlurmLauncher
+from sihg.experiments._slurm_options import parse_slurm_options
 from sihg.experiments.grid import Cell, Grid, count_cores
 from sihg.experiments.grid_summary import GridWarning, MethodSummary, collect_warnings, summarise
 from sihg.experiments.launcher import Event, Job, JobEnded, Launcher
@@ -17,6 +19,7 @@ from sihg.parse import parse_names
 from sihg.robust.training import config
 
 DEFAULT_METHODS = ("pgd", "dat", "yopo", "msi-hg")
+LAUNCHERS = ("local", "slurm")
 DEFAULT_ATTACKS = ("natural", "pgd-20", "pgd-50-10")
 # Settings of a run that a grid sets itself, and by which argument.
 GRID_ARGUMENTS = {"method": "methods", "method.name": "methods", "seed": "trials", "data": "the name of the data set"}
@@ -35,6 +38,7 @@ class GridResult:
         warnings: The failed checks of the evaluations.
         failed: Why cells failed, by their names.
         interrupted: Whether Ctrl-C stopped it; running it again continues.
+        queued: The numbers of jobs that stay in the queue of a cluster, or run there.
         page: The report, if there is one.
         page_error: Why there is no report.
     Example:
@@ -48,6 +52,7 @@ class GridResult:
     warnings: list[GridWarning]
     failed: dict[str, str]
     interrupted: bool = False
+    queued: tuple[str, ...] = ()
     page: Path | None = None
     page_error: str = ""
 
@@ -63,17 +68,37 @@ class GridRun:
     Iterate over `events()` to run the cells that are not done; then `result()` summarises all of them.
     """
 
-    def __init__(self, grid: Grid, *, jobs: int | None = None, data_dir: Path | None = None) -> None:
+    def __init__(
+        self,
+        grid: Grid,
+        *,
+        jobs: int | None = None,
+        data_dir: Path | None = None,
+        launcher: str = "local",
+        slurm: Iterable[str] | Mapping[str, object] = (),
+    ) -> None:
         self.grid, self.data_dir = grid, data_dir
-        self.jobs = max(1, count_cores() // grid.threads) if jobs is None else jobs
-        if self.jobs < 1:
+        if jobs is not None and jobs < 1:
             raise InputError("jobs-range", jobs=jobs)
+        options = parse_slurm_options(slurm)
+        if launcher not in LAUNCHERS:
+            raise UnknownNameError("launcher", launcher, LAUNCHERS)
+        if options and launcher != "slurm":
+            raise InputError("slurm-options-alone", launcher=launcher)
         grid.check()
         self.cells = grid.cells()
         self.left = [cell for cell in self.cells if cell.record() is None]
         self.costs: Costs = {}
         self._ended: dict[str, JobEnded] = {}
-        self._interrupted = False
+        self.is_on_cluster = launcher == "slurm"
+        if self.is_on_cluster:
+            self.jobs = len(self.left) or 1 if jobs is None else jobs
+            self._launcher: Launcher | SlurmLauncher = SlurmLauncher(
+                grid.folder, self.cells, options, at_once=self.jobs, threads=grid.threads
+            )
+        else:
+            self.jobs = max(1, count_cores() // grid.threads) if jobs is None else jobs
+            self._launcher = Launcher(self.jobs)
 
     def measure(self) -> None:
         """Measure a few steps of each method that is left; mistakes in settings, data or attacks show here."""
@@ -82,6 +107,8 @@ class GridRun:
         starting = time.process_time()  # what this process took to get here, the process of a cell takes too
         for method in dict.fromkeys(cell.method for cell in self.left):
             settings = self.grid.settings[method]
+            if self.is_on_cluster:  # whose devices are not here
+                settings = replace(settings, device="cpu")
             measured = estimate_costs(
                 settings, self.grid.attacks, self.grid.samples, data_dir=self.data_dir, threads=self.grid.threads
             )
@@ -100,14 +127,15 @@ class GridRun:
         return any(cell.record() is not None for cell in self.cells if cell.name == name)
 
     def events(self) -> Generator[Event]:
-        """Run the cells that are left, each in its process, and yield what happens. Closing it kills them."""
-        launcher = Launcher(self.jobs)
-        with self.grid.opened(), closing(launcher.run([self._job(cell) for cell in self.left])) as events:
+        """Run the cells that are left, each in its process, and yield what happens.
+
+        Closing it kills processes of this machine; jobs of a cluster go on.
+        """
+        with self.grid.opened(), closing(self._launcher.run([self._job(cell) for cell in self.left])) as events:
             for event in events:
                 if isinstance(event, JobEnded):
                     self._ended[event.name] = event
                 yield event
-        self._interrupted = launcher.interrupted
 
     def _job(self, cell: Cell) -> Job:
         command = [sys.executable, "-m", "sihg.experiments.cell", str(cell.folder)]
@@ -117,10 +145,12 @@ class GridRun:
     def result(self) -> GridResult:
         """Summarise the finished cells and write the page."""
         lost = [self._ended[cell.name] for cell in self.left if cell.name in self._ended and cell.record() is None]
-        failed = {end.name: end.reason for end in lost if not (self._interrupted and end.code == INTERRUPTED)}
+        interrupted = self._launcher.interrupted
+        failed = {end.name: end.reason for end in lost if not (interrupted and end.code == INTERRUPTED)}
         page, page_error = _write_page(self.grid.folder)
         summaries, warnings = summarise(self.grid), collect_warnings(self.grid)
-        return GridResult(self.grid, summaries, warnings, failed, self._interrupted, page, page_error)
+        queued = self._launcher.queued if isinstance(self._launcher, SlurmLauncher) else ()
+        return GridResult(self.grid, summaries, warnings, failed, interrupted, queued, page, page_error)
 
 
 def run_grid(
@@ -128,18 +158,23 @@ def run_grid(
     *,
     jobs: int | None = None,
     data_dir: str | Path | None = None,
+    launcher: str = "local",
+    slurm: Iterable[str] | Mapping[str, object] = (),
     on_event: Callable[[Event], object] | None = None,
 ) -> GridResult:
     """Train and evaluate the cells of a grid that are not done, and summarise all of them.
 
     Ctrl-C stops at a safe point; the same call continues. Each cell runs in its own process, so a script that calls
-    this at its top level needs no `if __name__ == "__main__"`.
+    this at its top level needs no `if __name__ == "__main__"`. With the launcher "slurm" each cell is a job of a
+    cluster. There Ctrl-C only ends the waiting: the jobs go on, and the same call waits for them.
 
     Args:
         grid: Methods, seeds, attacks and the folder.
         jobs: How many cells run at a time (default: as many as there are cores for).
         data_dir: The folder of the data files (default: as in `sihg data`).
-        on_event: Receives JobStarted, JobProgressed and JobEnded.
+        launcher: "local" for processes of this machine, "slurm" for jobs of a cluster.
+        slurm: Options of the jobs, such as {"partition": "gpu", "time": "4:00:00"}.
+        on_event: Receives JobQueued, JobStarted, JobProgressed and JobEnded.
     Returns:
         Mean and deviation per method, warnings, failures, and the path of the report.
     Raises:
@@ -148,7 +183,8 @@ def run_grid(
         >>> run_grid(Grid(Path("runs/none"), {}, trials=1, attacks=("natural",))).finished
         True
     """
-    run = GridRun(grid, jobs=jobs, data_dir=None if data_dir is None else Path(data_dir))
+    data_dir = None if data_dir is None else Path(data_dir)
+    run = GridRun(grid, jobs=jobs, data_dir=data_dir, launcher=launcher, slurm=slurm)
     run.measure()
     with closing(run.events()) as events:
         for event in events:

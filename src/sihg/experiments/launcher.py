@@ -40,6 +40,14 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
+class JobQueued:
+    """A job waits in the queue of a cluster, or runs there already."""
+
+    name: str
+    number: str  # by which the cluster knows it
+
+
+@dataclass(frozen=True)
 class JobStarted:
     """A job starts."""
 
@@ -64,7 +72,7 @@ class JobEnded:
     reason: str
 
 
-Event = JobStarted | JobProgressed | JobEnded
+Event = JobQueued | JobStarted | JobProgressed | JobEnded
 
 
 class Launcher:
@@ -145,7 +153,12 @@ def _reason(code: int, log: Path) -> str:
         known = {number.value: number.name for number in signal.Signals}
         return f"killed by {known.get(-code, f'signal {-code}')}"
     try:
-        lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+        return (last_lines(log) or ["it wrote nothing"])[0]
     except OSError as error:
         return f"its log cannot be read ({error.strerror or error})"
-    return next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")
+
+
+def last_lines(log: Path, count: int = 1, *, after: int = 0) -> list[str]:
+    """Return the last lines with text of a log, of what was written after its first `after` bytes."""
+    text = log.read_bytes()[after:].decode("utf-8", errors="replace")
+    return [line.strip() for line in text.split("\n") if line.strip()][-count:]

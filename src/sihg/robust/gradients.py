@@ -1,6 +1,7 @@
 """What methods and attacks share: losses, logits, input gradients, ascent, the pass that trains, scoped modes."""
 
 import math
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
@@ -8,6 +9,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
 
 from sihg.errors import InputError, NotFiniteError, UnknownNameError
 from sihg.robust._fast_passes import keep_freed_memory, quick_input_gradients
@@ -71,6 +73,21 @@ def device_of(model: nn.Module) -> torch.device:
     return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
 
 
+def unwrap(model: nn.Module) -> nn.Module:
+    """Return the module in a DistributedDataParallel, whose passes do not wait for other processes; else the model."""
+    return model.module if isinstance(model, DistributedDataParallel) else model
+
+
+def averaging_processes(model: nn.Module) -> int:
+    """Return over how many processes a backward pass averages gradients: those of DDP and FSDP2 do, others none."""
+    if isinstance(model, DistributedDataParallel):
+        return torch.distributed.get_world_size(model.process_group)
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # a model that is sharded has imported it
+    if fsdp is None or not any(isinstance(module, fsdp.FSDPModule) for module in model.modules()):
+        return 1
+    return next((int(p.device_mesh.size()) for p in model.parameters() if hasattr(p, "device_mesh")), 1)
+
+
 def compute_logits(model: nn.Module, x: Tensor) -> Tensor:
     """Return the outputs of the model in evaluation mode, without gradients."""
     with evaluation_mode(model), torch.no_grad():
@@ -104,7 +121,7 @@ def check_finite(loss: Tensor, point: Tensor) -> Tensor:
 
 def input_gradient(model: nn.Module, point: Tensor, y: Tensor, loss: Loss = cross_entropy_sum) -> Tensor:
     """Return the gradient of the loss in the input, without computing that of the weights."""
-    point = point.detach().requires_grad_()
+    model, point = unwrap(model), point.detach().requires_grad_()
     with torch.enable_grad():
         value = loss(to_float32(model(point)), y)
         return torch.autograd.grad(value, point)[0]
@@ -134,7 +151,7 @@ def ascend(slope: Slope, delta: Tensor, feasible: Feasible, step: float | Tensor
     return delta
 
 
-def backward(loss: Tensor, point: Tensor, size: int) -> Tensor:
+def backward(loss: Tensor, point: Tensor, size: float) -> Tensor:
     """Add the gradient of loss / size to that of the weights, if the loss at `point` is finite; return the loss."""
     (check_finite(loss, point) / size).backward()
     return loss.detach()

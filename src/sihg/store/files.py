@@ -128,7 +128,7 @@ def read_regular(path: str | Path, limit: int = MAX_TEXT_BYTES) -> bytes:
         >>> read_regular(write_text("a.txt", "eps"))
         b'eps'
     """
-    with _open_regular(path) as file:
+    with open_regular(path) as file:
         found = os.fstat(file.fileno())
         if found.st_size > limit:
             raise InputError("file-too-large", path=path, bytes=found.st_size, limit=limit)
@@ -144,11 +144,11 @@ def refuse_link(folder: Path) -> None:
 
 def sha256_of_file(path: str | Path) -> str:
     """Return the SHA-256 of a regular file's content."""
-    with _open_regular(path) as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _open_regular(path: str | Path) -> io.BufferedReader:
+def open_regular(path: str | Path) -> io.BufferedReader:
     """Open a regular file for reading; opening a pipe would wait for its writer."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     if not stat.S_ISREG(os.fstat(handle).st_mode):  # before fdopen, which raises for a folder and leaves it open

@@ -234,6 +234,7 @@ class EvaluationHeader(Record, frozen=True, kw_only=True):
     bounds: Bounds | None
     device: str
     rule: str  # which iterates count
+    precision: str = "float32"  # number format of the searches; verdicts are always float32
     files: dict[str, str] = {}  # SHA-256 of the files beside the record
     edited: bool = False  # on purpose, and accepted by `sihg check`
 
@@ -287,7 +288,7 @@ class GalleryHeader(msgspec.Struct, frozen=True, kw_only=True):
     accuracy: float
 
 
-# ---- a grid: grid.toml
+# ---- a grid: grid.toml, submitit/jobs.json
 
 
 class GridConfig(Record, frozen=True, kw_only=True):
@@ -297,6 +298,20 @@ class GridConfig(Record, frozen=True, kw_only=True):
     test_samples: int | Literal["all"]
     threads: int
     methods: dict[str, Settings]
+
+
+class SubmittedJob(msgspec.Struct, frozen=True):
+    """A job of a cluster that runs a cell."""
+
+    job: str  # its number
+    log_bytes: int  # size of the cell's output.log before it
+
+
+class SubmittedJobs(Record, frozen=True, kw_only=True):
+    """submitit/jobs.json: the newest job of each cell."""
+
+    cluster: str
+    jobs: dict[str, SubmittedJob]
 
 
 # ---- a solve: config.json, METHOD/row.json, summary.json, field.json, METHOD/history.json

@@ -39,8 +39,8 @@ def test_the_order_does_not_depend_on_the_size(size: int) -> None:
 def test_an_epoch_can_be_entered_anywhere() -> None:
     data = as_samples(samples(23))
     augment = Augment(crop=1)
-    whole = list(epoch_batches(data, size=5, seed=1, epoch=3, first=0, augment=augment))
-    rest = list(epoch_batches(data, size=5, seed=1, epoch=3, first=2, augment=augment))
+    whole = [b.lanes[0] for b in epoch_batches(data, size=5, seed=1, epoch=3, first=0, augment=augment)]
+    rest = [b.lanes[0] for b in epoch_batches(data, size=5, seed=1, epoch=3, first=2, augment=augment)]
     assert [b.step for b in rest] == [b.step for b in whole[2:]] == [17, 18, 19]
     for one, other in zip(rest, whole[2:], strict=True):
         assert torch.equal(one.x, other.x)
@@ -83,48 +83,71 @@ def test_augmented_batches_carry_their_move() -> None:
     assert shifts[0] != shifts[3]
 
 
-@pytest.mark.parametrize("count", [1, 2, 5, 12, 20])
-def test_the_gradients_of_parts_add_up(count: int) -> None:
+@pytest.mark.parametrize("count", [1, 2, 8, 16, 64])
+def test_the_gradients_of_lanes_add_up(count: int) -> None:
     whole = net("smooth")
     batch = one_batch(12)
     Natural().step(whole, batch, torch.optim.SGD(whole.parameters(), lr=0.0))
-    parts = net("smooth")
-    total = torch.zeros_like(gradients(parts))
-    pieces = list(batch.parts(count))
-    for part in pieces:
-        Natural().step(parts, part, torch.optim.SGD(parts.parameters(), lr=0.0))
-        total += gradients(parts)
+    split = net("smooth")
+    total = torch.zeros_like(gradients(split))
+    lanes = list(batch.lanes(count))
+    for lane in lanes:
+        Natural().step(split, lane, torch.optim.SGD(split.parameters(), lr=0.0))
+        total += gradients(split)
     torch.testing.assert_close(total, gradients(whole), rtol=0, atol=1e-12)
-    sizes = [len(part.x) for part in pieces]
-    assert max(sizes) - min(sizes) <= 1
-    assert torch.equal(torch.cat([part.index for part in pieces]), batch.index)
+    assert [lane.lane for lane in lanes] == list(range(min(count, 12)))
+    for lane in lanes:
+        assert set(lane.index.tolist()) == {i for i in range(12) if i % count == lane.lane}
+        assert torch.equal(batch.index[lane.part], lane.index)  # in the order of the batch
 
 
-def test_parts_keep_the_moves_of_their_images() -> None:
+@pytest.mark.parametrize("own", [(0, 1, 2, 3), (1, 3), (2,)])
+def test_an_epoch_yields_the_lanes_that_are_asked_for(own: tuple[int, ...]) -> None:
+    """Those of the whole batch, without lanes that have no sample in it."""
+    data, augment = as_samples(samples(11)), Augment(crop=1)
+    wholes = [b.lanes[0] for b in epoch_batches(data, size=4, seed=1, epoch=2, first=0, augment=augment)]
+    found = list(epoch_batches(data, size=4, seed=1, epoch=2, first=0, augment=augment, lanes=own, of=4))
+    assert [(b.size, b.time) for b in found] == [(whole.size, whole.time) for whole in wholes]
+    for batch, whole in zip(found, wholes, strict=True):
+        expected = [lane for lane in whole.lanes(4) if lane.lane in own]
+        assert [lane.lane for lane in batch.lanes] == [lane.lane for lane in expected]
+        for lane, other in zip(batch.lanes, expected, strict=True):
+            assert torch.equal(lane.x, other.x)
+            assert torch.equal(lane.y, other.y)
+            assert torch.equal(lane.index, other.index)
+            assert (lane.size, lane.step, lane.time) == (other.size, other.step, other.time)
+            assert torch.equal(lane.uniform("start"), other.uniform("start"))
+    assert any(len(batch.lanes) < len(own) for batch in found) == (len(own) > 1)
+
+
+def test_lanes_keep_the_moves_of_their_images() -> None:
     x, y = samples(9)
     (batch,) = batches((x, y), size=9, augment=Augment(crop=2))
-    for part in batch.parts(4):
-        assert part.move is not None
-        assert torch.equal(part.move.apply(x[part.index]), part.x)
-        assert part.size == 9
-        whole, mine = batch.other_move(), part.other_move()
+    for lane in batch.lanes(4):
+        assert lane.move is not None
+        assert torch.equal(lane.move.apply(x[lane.index]), lane.x)
+        assert lane.size == 9
+        whole, mine = batch.other_move(), lane.other_move()
         assert whole is not None
         assert mine is not None
-        assert torch.equal(mine.down, whole.down[part.part])
+        assert torch.equal(mine.down, whole.down[lane.part])
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_parts_share_the_draws_of_their_batch(norm: str) -> None:
+def test_lanes_have_the_draws_of_their_batch(norm: str) -> None:
     batch, method = one_batch(12), PGDAT(eps=0.2, norm=norm)
     feasible, eps = method.ball(batch)
     whole = method.start(batch, feasible, eps)
-    pieces = [(part, method.ball(part)[0]) for part in batch.parts(5)]
-    torch.testing.assert_close(torch.cat([method.start(part, own, eps) for part, own in pieces]), whole)
-    assert torch.equal(torch.arange(12), torch.cat([torch.arange(12)[part.part] for part, _ in pieces]))
+    lanes = [(lane, method.ball(lane)[0]) for lane in batch.lanes(8)]
+    for lane, own in lanes:
+        torch.testing.assert_close(method.start(lane, own, eps), whole[lane.part], rtol=0, atol=1e-15)
+    rows = torch.cat([torch.arange(12)[lane.part] for lane, _ in lanes])
+    assert torch.equal(rows.sort().values, torch.arange(12))
     centre, radii = torch.full_like(batch.x, 0.01), torch.linspace(0.01, 0.1, 12).view(12, 1, 1, 1).double()
     near = method.start(batch, feasible, radii, centre)
-    split = [method.start(part, own, radii[part.part], centre[part.part]) for part, own in pieces]
-    torch.testing.assert_close(torch.cat(split), near)
+    for lane, own in lanes:
+        found = method.start(lane, own, radii[lane.part], centre[lane.part])
+        torch.testing.assert_close(found, near[lane.part], rtol=0, atol=1e-15)
 
 
 def test_settings_that_give_no_batch() -> None:

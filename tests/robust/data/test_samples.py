@@ -20,7 +20,8 @@ from sihg.robust.data import (
     stratified_split,
     stratified_subset,
 )
-from sihg.robust.data.samples import as_pixels, stratified_rows
+from sihg.robust.data.pixels import as_pixels
+from sihg.robust.data.samples import stratified_rows
 from tests.refused import refused
 
 

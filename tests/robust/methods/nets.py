@@ -67,6 +67,17 @@ def one_batch(n: int = 12, shape: tuple[int, ...] = IMAGE, **more: Any) -> Batch
     return next(batches(samples(n, shape, **more), size=n))
 
 
+def start_noise(batch: Batch, eps: float, norm: str = "linf") -> Tensor:
+    """Uniform noise from the ball of radius eps, without bounds: each sample's own numbers, scaled by hand."""
+    if norm == "linf":
+        return (2 * batch.uniform("start") - 1) * eps
+    rows = [
+        eps * float(u) ** (1 / normal.numel()) * normal / normal.norm()
+        for u, normal in zip(batch.uniform("length", (1,)), batch.normal("start"), strict=True)
+    ]
+    return torch.stack(rows)
+
+
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 

@@ -11,7 +11,7 @@ from sihg.robust.data.batches import batches
 from sihg.robust.gradients import evaluation_mode, input_gradient
 from sihg.robust.methods import DAT, PGDAT
 from sihg.robust.threat import Ball
-from tests.robust.methods.nets import gradient_after, net, one_batch, samples, sgd, watched, weights
+from tests.robust.methods.nets import gradient_after, net, one_batch, samples, sgd, start_noise, watched, weights
 
 EPS = 0.2
 
@@ -52,7 +52,7 @@ def test_the_bounded_condition_is_the_best_linear_gain(seed: int, boxed: bool) -
 def test_the_published_condition_by_hand(norm: str, order: int) -> None:
     batch = one_batch(5)
     feasible = Ball(EPS, norm).around(batch.x)
-    delta = feasible.noisy(None, EPS, batch.draw("start"))
+    delta = feasible.project_(start_noise(batch, EPS, norm))
     g = input_gradient(net("smooth"), batch.x + delta, batch.y)
     got = DAT(eps=EPS, norm=norm, fosc="published").gap(g, delta, feasible, EPS)
     for i in range(5):
@@ -71,7 +71,7 @@ def test_samples_that_are_done_are_not_computed(fosc: str) -> None:
     with watched(model) as points:
         log = method.step(model, batch, sgd(model))
     feasible = Ball(EPS).around(batch.x)
-    delta = feasible.noisy(None, EPS, batch.draw("start"))
+    delta = feasible.project_(start_noise(batch, EPS))
     expected, going = [], list(range(16))
     with evaluation_mode(twin):
         for t in range(6):  # one sample at a time, each on its own

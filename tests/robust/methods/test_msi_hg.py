@@ -19,7 +19,7 @@ from sihg.robust.threat import Ball
 from sihg.robust.training.optimizer import TrainingOptimizer
 from sihg.robust.training.schedules import Constant
 from tests.refused import refused
-from tests.robust.methods.nets import IMAGE, net, samples, sgd, watched, weights
+from tests.robust.methods.nets import IMAGE, net, samples, sgd, start_noise, watched, weights
 
 EPS = 0.25  # a power of two, so that delta / eps and back are exact
 
@@ -77,7 +77,7 @@ def algorithm_4(model: nn.Module, data: list[Batch], n: int, tau: float, T: int,
     velocity = [torch.zeros_like(p) for p in parameters]
     previous: list[Tensor] | None = None
     for batch in data:
-        noise = (2 * torch.rand(batch.x.shape, generator=batch.draw("start"), dtype=batch.x.dtype) - 1) * tau
+        noise = start_noise(batch, tau)
         deltas = []
         for row, i in enumerate(batch.index.tolist()):
             x, y, old = batch.x[row], batch.y[row : row + 1], memory[i].double()
@@ -303,7 +303,7 @@ def test_a_search_of_the_threshold_is_one_behind_it(steps: int) -> None:
     least, most = clipped(low), clipped(high)
     scale = (most - least) / (high - low)
     stored = clipped((x + 0.15).clamp(low, high))
-    noise = (2 * torch.rand(x.shape, generator=batch.draw("start"), dtype=x.dtype) - 1) * 0.1
+    noise = start_noise(batch, 0.1)
     # the noise is added to what is stored, which need not lie on the ramp
     start = ((x + 0.15).clamp(max=1) + 0.2 * scale * noise - 0.4) / 0.2
     near = torch.maximum(least, stored - tau * scale), torch.minimum(most, stored + tau * scale)
@@ -326,15 +326,15 @@ def test_a_search_of_the_threshold_is_one_behind_it(steps: int) -> None:
 
 
 @pytest.mark.parametrize("settings", [{"fresh": 1.0}, {"ramp": 3.0}, {"bounds": None}])
-@pytest.mark.parametrize("parts", [1, 3])
-def test_searches_of_the_threshold_stay_on_the_ramp(settings: dict[str, Any], parts: int) -> None:
-    """Also in parts, on moved images, at a radius of 0 to begin with, and outside [0, 1]; and they find something."""
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_searches_of_the_threshold_stay_on_the_ramp(settings: dict[str, Any], lanes: int) -> None:
+    """Also in lanes, on moved images, at a radius of 0 to begin with, and outside [0, 1]; and they find something."""
     x, y = samples(12)
     memory = fp32(12)
     method, model = MSIHG(eps=EPS, tau=2 * EPS, noise=0.1, search="threshold", memory=memory, **settings), net("plain")
     model = behind(model, 0.45, 0.55)
     for whole in batches((x, y), size=12, epochs=3, augment=Augment(crop=1)):
-        for batch in whole.parts(parts):
+        for batch in whole.lanes(lanes):
             with watched(model) as points:
                 method.step(model, batch, torch.optim.SGD(model.parameters(), lr=0.0))
             radius = EPS * min(1.0, batch.time / settings["ramp"]) if "ramp" in settings else EPS

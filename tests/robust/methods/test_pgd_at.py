@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from sihg.robust.gradients import ascend, frozen_statistics, input_gradient, slope
 from sihg.robust.methods import DAT, FGSMAT, MSIHG, PGDAT, TRADES, YOPO, FastAT, FreeAT, Method, Natural
 from sihg.robust.threat import Ball
-from tests.robust.methods.nets import gradient_after, gradients, net, one_batch, sgd, watched, weights
+from tests.robust.methods.nets import gradient_after, gradients, net, one_batch, sgd, start_noise, watched, weights
 
 EPS = 0.2
 
@@ -32,8 +32,8 @@ def test_pgd_at_is_noise_ascent_and_training_there(kind: str, norm: str) -> None
         log = PGDAT(eps=EPS, norm=norm, steps=4).step(model, batch, sgd(model))
     twin = net(kind)
     feasible = Ball(EPS, norm).around(batch.x)
-    delta = feasible.noisy(None, EPS, batch.draw("start"))
-    assert torch.equal(points.inputs[0], batch.x + delta)
+    delta = feasible.project_(start_noise(batch, EPS, norm))
+    torch.testing.assert_close(points.inputs[0], batch.x + delta, rtol=0, atol=1e-14)
     with frozen_statistics(twin):
         ascend(slope(twin, batch.x, batch.y), delta, feasible, 2.5 * EPS / 4, 4)
     torch.testing.assert_close(points.inputs[4], batch.x + delta, rtol=0, atol=1e-12)
@@ -49,15 +49,14 @@ def test_pgd_at_is_noise_ascent_and_training_there(kind: str, norm: str) -> None
 def test_running_statistics_in_the_ascent() -> None:
     """Then a sample's perturbation does not depend on the others of its batch."""
     batch = one_batch()
-    (alone, *_) = batch.parts(12)
+    alone = next(lane for lane in batch.lanes(16) if 0 in lane.part)
     points = []
     for some in (batch, alone):
         model = net("bn").train(some is batch)  # one sample alone has no batch statistics to train with
         with watched(model) as seen:
             PGDAT(eps=EPS, steps=3, statistics="running").step(model, some, sgd(model))
         points.append(seen.inputs[3][0])
-    start = Ball(EPS).around(batch.x).noisy(None, EPS, batch.draw("start"))[0]
-    assert torch.equal(start, Ball(EPS).around(alone.x).noisy(None, EPS, alone.draw("start"))[0])
+    assert torch.equal(start_noise(batch, EPS)[0], start_noise(alone, EPS)[0])
     torch.testing.assert_close(points[0], points[1], rtol=0, atol=1e-12)
 
 
@@ -83,7 +82,7 @@ def test_fast_at_is_pgd_at_with_one_step_of_five_quarters(kind: str) -> None:
         log = FastAT(eps=EPS).step(model, batch, sgd(model))
     PGDAT(eps=EPS, steps=1, step_size=1.25 * EPS).step(twin, batch, sgd(twin))
     assert torch.equal(weights(model), weights(twin))
-    noise = torch.rand(batch.x.shape, generator=batch.draw("start"), dtype=torch.float64) * 2 * EPS - EPS
+    noise = start_noise(batch, EPS)
     torch.testing.assert_close(points.inputs[0], (batch.x + noise).clamp(0, 1), rtol=0, atol=1e-15)
     assert log.passes == 2 * 12
 

@@ -23,7 +23,7 @@ def test_a_step_is_the_authors_loss_at_their_attack(kind: str) -> None:
     got, log = gradient_after(TRADES(eps=EPS, beta=3.0, steps=4, step_size=0.06), model, batch)
     twin.eval()
     clean = twin(batch.x).detach()
-    adversarial = batch.x + 0.001 * torch.randn(batch.x.shape, generator=batch.draw("start"), dtype=torch.float64)
+    adversarial = batch.x + 0.001 * batch.normal("start")
     adversarial = adversarial.clamp(0, 1)
     for _ in range(4):
         point = adversarial.clone().requires_grad_()

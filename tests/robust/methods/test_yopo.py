@@ -9,7 +9,7 @@ from sihg.robust.data.batches import Batch
 from sihg.robust.methods import YOPO, Natural
 from sihg.robust.threat import Ball
 from tests.refused import refused
-from tests.robust.methods.nets import gradient_after, gradients, net, one_batch, sgd, watched
+from tests.robust.methods.nets import gradient_after, gradients, net, one_batch, sgd, start_noise, watched
 
 EPS, SIGMA = 0.2, 0.04
 
@@ -19,7 +19,7 @@ def plain_yopo(model: nn.Module, batch: Batch, M: int, N: int, both: bool) -> Te
     stem, body = model.stem, model.body
     assert isinstance(stem, nn.Module)
     assert isinstance(body, nn.Module)
-    noise = torch.rand(batch.x.shape, generator=batch.draw("start"), dtype=batch.x.dtype) * 2 * EPS - EPS
+    noise = start_noise(batch, EPS)
     eta = (batch.x + noise).clamp(0, 1) - batch.x
     total = {p: torch.zeros_like(p) for p in model.parameters()}
     for _ in range(M):
@@ -59,7 +59,7 @@ def test_the_gradient_is_that_of_the_hamiltonian(kind: str, form: str, M: int, N
 @pytest.mark.parametrize("kind", ["plain", "bn"])
 def test_yopo_1_0_is_natural_training_at_the_random_start(kind: str) -> None:
     batch, model = one_batch(), net(kind)
-    start = Ball(EPS).around(batch.x).noisy(None, EPS, batch.draw("start"))
+    start = Ball(EPS).around(batch.x).project_(start_noise(batch, EPS))
     noisy = type(batch)(**{**vars(batch), "x": batch.x + start})
     got, log = gradient_after(YOPO(eps=EPS, outer=1, inner=0), model, batch)
     natural, same = gradient_after(Natural(), model, noisy)

@@ -161,9 +161,9 @@ def test_messages_name_the_option_and_the_remedy() -> None:
         build_optimizer(model, "lbfgs", {}, 0.0)
 
 
-@pytest.mark.parametrize(("method", "accumulate"), [("msi-hg", 1), ("msi-hg", 2), ("free", 1)])
+@pytest.mark.parametrize(("method", "lanes"), [("msi-hg", 1), ("msi-hg", 2), ("free", 1), ("free", 4)])
 def test_every_step_of_a_run_has_the_learning_rate_of_its_time(
-    method: str, accumulate: int, monkeypatch: pytest.MonkeyPatch
+    method: str, lanes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used: list[float] = []
     step = HybridGradient.step
@@ -173,7 +173,7 @@ def test_every_step_of_a_run_has_the_learning_rate_of_its_time(
         return step(self, *args)
 
     monkeypatch.setattr(HybridGradient, "step", record)
-    chosen = settings(epochs=3, method=method, accumulate=accumulate, lr=0.1, schedule="cosine")
+    chosen = settings(epochs=3, method=method, lanes=lanes, lr=0.1, schedule="cosine")
     run = trainer(chosen)
     used.clear()  # of the step that tries the options
     run.run()

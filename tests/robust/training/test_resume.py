@@ -33,9 +33,10 @@ CASES: dict[str, dict[str, Any]] = {
     "msi-hg independent, reset": {"steps": 2, "crop": 1, "augment_delta": "independent", "reset": 2, "memory": "fp32"},
     "msi-hg bn": {"steps": 2, **BN, "ema": 0.9, "validation": 20, "evaluate_every": 2, "evaluate_with": "pgd-3"},
     "msi-hg adamw": {"steps": 2, "optimizer": {"name": "adamw", "lr": 0.01, "betas": [0.8, 0.9]}, "theta": 0.5},
-    "msi-hg in parts": {"steps": 2, "accumulate": 3, "memory_files": True, "schedule": "cosine"},
+    "msi-hg in lanes": {"steps": 2, "lanes": 4, "memory_files": True, "schedule": "cosine"},
     "free": {"method": "free", "replays": 2, "nesterov": True, "schedule": {"name": "triangular", "peak": 1}},
-    "dat": {"method": "dat", "steps": 3, "accumulate": 2, "weighted": True, "validation": 20},
+    "dat": {"method": "dat", "steps": 3, "lanes": 2, "weighted": True, "validation": 20},
+    "free in lanes": {"method": "free", "replays": 2, "lanes": 4},
     "msi-hg bn fused": {"steps": 2, **BN, "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.9, "fused": True}},
     "pgd bn fused adamw": {
         "method": "pgd",

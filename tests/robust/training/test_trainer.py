@@ -1,4 +1,4 @@
-"""The trainer: what a run leaves behind, its best checkpoint, accumulation, and runs that leave the numbers."""
+"""The trainer: what a run leaves behind, its best checkpoint, lanes, and runs that leave the numbers."""
 
 import shutil
 from pathlib import Path
@@ -92,9 +92,8 @@ def test_held_out_samples_are_never_trained_on() -> None:
     train, held = split_off(samples, chosen)
     assert held is not None
     assert (len(train), len(held)) == (60, 20)
-    seen = [
-        batch.x for e in range(3) for batch in epoch_batches(train, size=32, seed=0, epoch=e, first=0, augment=None)
-    ]
+    epochs = [epoch_batches(train, size=32, seed=0, epoch=e, first=0, augment=None) for e in range(3)]
+    seen = [batch.lanes[0].x for epoch in epochs for batch in epoch]
     assert set(torch.cat(seen).flatten().tolist()) == set(train.x.flatten().tolist())
     assert set(train.x.flatten().tolist()).isdisjoint(held.x.flatten().tolist())
     whole, nothing = split_off(samples, settings(samples=N))
@@ -168,7 +167,7 @@ def test_evaluations_come_as_often_as_asked_and_at_the_end() -> None:
     assert seconds[1] == 0 < seconds[2] == seconds[3] < seconds[4]
 
 
-# ---- accumulation
+# ---- lanes
 
 
 def double(n: int = 60) -> Samples:
@@ -184,20 +183,18 @@ def linear_model(bias: float = 0.0) -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("parts", [2, 3, 7])
-def test_parts_of_a_batch_give_the_whole_step(parts: int) -> None:
+@pytest.mark.parametrize("count", [2, 4, 8, 64])
+def test_lanes_of_a_batch_give_the_whole_step(count: int) -> None:
     ends = []
-    for accumulate in (1, parts):
-        chosen = settings(
-            method="natural", epochs=2, batch_size=25, accumulate=accumulate, weight_decay=0.01, theta=0.5
-        )
+    for lanes in (1, count):
+        chosen = settings(method="natural", epochs=2, batch_size=25, lanes=lanes, weight_decay=0.01, theta=0.5)
         run = Trainer(preflight(linear_model(), double(), chosen))
         ended = run.run()
         ends.append((run, ended.history))
     (whole, history), (split, split_history) = ends
     for a, b in zip(whole.model.parameters(), split.model.parameters(), strict=True):
         assert b.dtype == torch.float64
-        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
     for row, other in zip(history, split_history, strict=True):
         assert other.passes == row.passes == row.epoch
         assert other.loss == pytest.approx(row.loss, rel=1e-10)
@@ -216,12 +213,12 @@ def test_parts_of_a_batch_give_the_whole_step(parts: int) -> None:
         {"steps": 2, "memory": "fp32", "implicit": "proximal", "flip": True},
     ],
 )
-def test_parts_of_a_batch_attack_as_the_whole_does(values: dict[str, Any], norm: str) -> None:
-    """Their noise is drawn for the whole batch, so that the run is the same but for rounding."""
+def test_lanes_of_a_batch_attack_as_the_whole_does(values: dict[str, Any], norm: str) -> None:
+    """The noise of a sample is its own, so that the run is the same but for rounding."""
     ends = []
-    for accumulate in (1, 3):
+    for lanes in (1, 4):
         shared = {"epochs": 2, "batch_size": 25, "norm": norm, "eps": 0.2}
-        run = Trainer(preflight(linear_model(), double(), settings(**shared, **values, accumulate=accumulate)))
+        run = Trainer(preflight(linear_model(), double(), settings(**shared, **values, lanes=lanes)))
         history = run.run().history
         ends.append((torch.cat([p.detach().flatten() for p in run.model.parameters()]), history[-1].loss))
     (whole, loss), (split, split_loss) = ends
@@ -231,15 +228,12 @@ def test_parts_of_a_batch_attack_as_the_whole_does(values: dict[str, Any], norm:
     assert float((whole - start).abs().max()) > 1e-2
 
 
-def test_batches_smaller_than_their_parts() -> None:
-    chosen = settings(method="fgsm", epochs=1, batch_size=59, accumulate=8)  # the last batch has one sample
+@pytest.mark.parametrize("method", ["fgsm", "free"])
+def test_batches_smaller_than_their_lanes(method: str) -> None:
+    values = {"replays": 2} if method == "free" else {}
+    chosen = settings(method=method, epochs=1, batch_size=59, lanes=8, **values)  # the last batch has one sample
     (row,) = Trainer(preflight(linear_model(), double(), chosen)).run().history
     assert (row.step, row.passes) == (2, 2.0)
-
-
-def test_free_cannot_be_split_into_parts() -> None:
-    with refused("free-accumulate", accumulate=2):
-        trainer(settings(method="free", accumulate=2))
 
 
 def test_clipping_bounds_every_step() -> None:
@@ -449,7 +443,7 @@ def bn_model(*, spatial: bool = False) -> nn.Module:
 
 
 def test_batch_normalisation_of_a_single_sample_is_refused_at_once() -> None:
-    for values in ({"batch_size": 33}, {"batch_size": 1}, {"batch_size": 50, "accumulate": 30}):
+    for values in ({"batch_size": 33}, {"batch_size": 1}, {"batch_size": 50, "lanes": 32}):
         with refused("batch-too-small", samples=100, batch_size=values["batch_size"]):
             trainer(settings(method="natural", **values), model=bn_model())
     model = bn_model(spatial=True)  # has many pixels a sample

@@ -269,7 +269,8 @@ def check_same_samples(records: Mapping[Path, AnyRecord]) -> None:
     for source, record in records.items():
         if not record.split:  # samples in memory, which may all have one name
             continue
-        kind = (record.data, record.split, record.samples, record.of, record.seed)
+        by_rows = record.contents.startswith("rows:")  # of samples that were not in memory
+        kind = (record.data, record.split, record.samples, record.of, record.seed, by_rows)
         other, contents = seen.setdefault(kind, (source, record.contents))
         if record.contents and contents and record.contents != contents:
             raise InputError("record-other-samples", path=source, other=other, data=record.data)

@@ -3,14 +3,14 @@
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from sihg.errors import UnknownNameError
 from sihg.robust.attacks.base import Attack, check_counts
-from sihg.robust.attacks.search import Rows, Search
+from sihg.robust.attacks.search import EXACT_STEPS, Rows, Search
 from sihg.robust.gradients import DLR_CLASSES, Loss, cross_entropy_per_row, targeted_dlr, wrong_classes
 from sihg.robust.threat import surface_noise
 
@@ -37,6 +37,8 @@ class APGD(Attack):
         >>> attack(torch.nn.Linear(2, 3), torch.zeros(1, 2), torch.tensor([0])).shape
         torch.Size([1, 2])
     """
+
+    searches_fast: ClassVar[bool] = True
 
     loss: str = "ce"
     steps: int = 100
@@ -74,7 +76,7 @@ class APGD(Attack):
             if not len(at.rows):
                 return
             at.move(ALPHA if k > 1 else 1.0)
-            at.measure(search, last=k == self.steps)
+            at.measure(search, last=k == self.steps, exact=k >= self.steps - EXACT_STEPS)
             at = at.without_broken(search)
             at.remember()
             if k in lengths:
@@ -142,14 +144,14 @@ class Run:
         mixed = ahead.mul_(alpha).add_(self.delta, alpha=2 - 2 * alpha).sub_(self.previous, alpha=1 - alpha)
         self.previous, self.delta = self.delta, feasible.project_(mixed)
 
-    def measure(self, search: Search, *, last: bool) -> None:
-        """Compute the loss at the current point, and its gradient unless no step follows."""
+    def measure(self, search: Search, *, last: bool, exact: bool) -> None:
+        """Compute the loss at the current point, and its gradient unless no step follows; if `exact`, in float32."""
         before, point, loss = self.loss, self.rows.x + self.delta, objective(self.target)
         if last:
             self.logits = search.compute_logits(self.rows, point)
             self.loss = loss(self.logits, self.rows.y).to(before)
         else:
-            self.logits, self.loss, self.g = search.compute_gradient(self.rows, point, loss)
+            self.logits, self.loss, self.g = search.compute_gradient(self.rows, point, loss, exact=exact)
         self.rises = self.rises + (self.loss > before)
 
     def remember(self) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -9,7 +10,7 @@ from torch import Tensor
 from sihg.errors import InputError
 from sihg.parse import Number, parse_number
 from sihg.robust.attacks.base import Attack, check_counts
-from sihg.robust.attacks.search import Rows, Search
+from sihg.robust.attacks.search import EXACT_STEPS, Rows, Search
 from sihg.robust.gradients import cross_entropy_per_row
 from sihg.robust.threat import Bounds, uniform_noise
 
@@ -35,6 +36,8 @@ class PGD(Attack):
         torch.Size([1, 2])
     """
 
+    searches_fast: ClassVar[bool] = True
+
     steps: int = 20
     restarts: int = 1
     step_size: float | None = None
@@ -57,9 +60,9 @@ class PGD(Attack):
 
     def _ascend(self, search: Search, rows: Rows, delta: Tensor) -> None:
         eta = self.step_size or 2.5 * self.eps / self.steps
-        for _ in range(self.steps):
-            point = rows.x + delta
-            logits, _, g = search.compute_gradient(rows, point, cross_entropy_per_row)
+        for step in range(self.steps):
+            point, exact = rows.x + delta, step >= self.steps - EXACT_STEPS
+            logits, _, g = search.compute_gradient(rows, point, cross_entropy_per_row, exact=exact)
             held = None if self.last_iterate else search.record_broken(rows, point, logits)
             if held is not None:
                 rows, delta, g = rows.take(held), delta.index_select(0, held), g.index_select(0, held)

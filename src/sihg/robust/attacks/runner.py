@@ -18,6 +18,7 @@ from sihg.robust.attacks.registry import Plan
 from sihg.robust.attacks.search import ROWS_PER_DRAW, Rows, Search, Verdict, check_points, share_verdicts
 from sihg.robust.data.samples import Samples
 from sihg.robust.gradients import compute_logits, device_of, evaluation_mode, inner_mode, is_missing_gradient
+from sihg.robust.precision import exact_float32, number_formats
 from sihg.robust.threat import Ball
 
 if TYPE_CHECKING:
@@ -81,10 +82,16 @@ class Part:
 
 
 def run_attacks(
-    model: nn.Module, samples: Samples, plans: Mapping[str, Plan], *, seed: int = 0, processes: Processes = ALONE
+    model: nn.Module,
+    samples: Samples,
+    plans: Mapping[str, Plan],
+    *,
+    seed: int = 0,
+    precision: str = "float32",
+    processes: Processes = ALONE,
 ) -> list[Outcome]:
     """Carry out each plan on all samples, on the model's device."""
-    parts = attack_parts(model, samples, plans, seed=seed, processes=processes)
+    parts = attack_parts(model, samples, plans, seed=seed, precision=precision, processes=processes)
     return join_outcomes(plans, {part.key: part.outcome for part in parts})
 
 
@@ -94,6 +101,7 @@ def attack_parts(
     plans: Mapping[str, Plan],
     *,
     seed: int = 0,
+    precision: str = "float32",
     known: Mapping[str, Outcome] | None = None,
     processes: Processes = ALONE,
 ) -> Iterator[Part]:
@@ -104,6 +112,7 @@ def attack_parts(
         samples: The samples. Only those under attack are floats, and on the device.
         plans: For each name the attacks to run, each on the samples that those before did not break.
         seed: The seed of the attacks' draws.
+        precision: The number format of the searches of attacks that allow it; verdicts are float32.
         known: Outcomes of an interrupted run by key: attacks go on where they were.
         processes: Who attacks: each takes every `size`-th chunk of samples, and all yield the same parts.
     Yields:
@@ -116,22 +125,33 @@ def attack_parts(
             outcome = (known or {}).get(key) or Outcome.begin(stage, broken)
             outcome.proof = attack.proves
             yield Part(key, outcome, torch.arange(0))
-            yield from _attack(model, samples, attack, outcome, seed, key, processes)
+            yield from _attack(model, samples, attack, outcome, seed, key, precision, processes)
             broken = outcome.broken
 
 
 def _attack(
-    model: nn.Module, samples: Samples, attack: "Attack", outcome: Outcome, seed: int, key: str, processes: Processes
+    model: nn.Module,
+    samples: Samples,
+    attack: "Attack",
+    outcome: Outcome,
+    seed: int,
+    key: str,
+    precision: str,
+    processes: Processes,
 ) -> Iterator[Part]:
     left = outcome.attacked.nonzero().flatten()[outcome.done :]
     chunks = left.split(rows_per_chunk(samples.shape)) if len(left) else ()
+    device = device_of(model)
+    reader = samples.reader(chunks[processes.rank :: processes.size])
     for first in range(0, len(chunks), processes.size):
         turn = chunks[first : first + processes.size]
         begin = time.perf_counter()
         own = None
         with processes.together():
             if processes.rank < len(turn):
-                own = _attack_chunk(model, samples, attack, seed, key, turn[processes.rank])
+                numbers = turn[processes.rank]
+                x, y = next(reader).to(device), samples.y[numbers].to(device)
+                own = _attack_chunk(model, x, y, attack, seed, key, numbers, precision)
         verdicts = [own] if processes.size == 1 else share_verdicts(own, processes)
         seconds = (time.perf_counter() - begin) / len(turn)
         for numbers, verdict in zip(turn, verdicts, strict=False):
@@ -142,11 +162,10 @@ def _attack(
 
 
 def _attack_chunk(
-    model: nn.Module, samples: Samples, attack: "Attack", seed: int, key: str, numbers: Tensor
+    model: nn.Module, x: Tensor, y: Tensor, attack: "Attack", seed: int, key: str, numbers: Tensor, precision: str
 ) -> Verdict:
-    x, y = load_rows(model, samples, numbers)
     try:
-        verdict = attack_batch(attack, model, x, y, seed, numbers=numbers)
+        verdict = attack_batch(attack, model, x, y, seed, numbers=numbers, precision=precision)
     except RuntimeError as error:
         if not is_missing_gradient(error):
             raise
@@ -187,22 +206,37 @@ def _join_stages(name: str, stages: list[Outcome]) -> Outcome:
 
 
 def attack_batch(
-    attack: "Attack", model: nn.Module, x: Tensor, y: Tensor, seed: int = 0, *, numbers: Tensor | None = None
+    attack: "Attack",
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    seed: int = 0,
+    *,
+    numbers: Tensor | None = None,
+    precision: str = "float32",
 ) -> Verdict:
-    """Attack every row of x; `numbers` are those of its rows in a larger set, which decide the draws."""
+    """Attack every row of x; `numbers` are those of its rows in a larger set, which decide the draws.
+
+    With `precision` bfloat16, attacks that allow it search in that format, and a float32 pass at the point found makes
+    each verdict.
+    """
     check_module(model)
     numbers = torch.arange(len(x)) if numbers is None else numbers
     check_batch(x, y, numbers)
     x, y, numbers = x.detach(), y.long(), numbers.to(x.device)
     size, found = rows_per_chunk(x.shape[1:]), []
-    with inner_mode(model, "running") if attack.input_gradients_only else evaluation_mode(model):
+    fast = precision == "bfloat16" and attack.searches_fast
+    formats = number_formats(model, ascent=precision) if fast else exact_float32(x.device.type)
+    with formats, inner_mode(model, "running") if attack.input_gradients_only else evaluation_mode(model):
         for done in range(0, max(len(x), 1), size):
             part = slice(done, done + size)
             place = torch.arange(len(x[part]), device=x.device)
             rows = Rows(x[part], y[part], attack.ball.around(x[part]), numbers[part], place)
-            found.append(Search(model, rows))
+            found.append(Search(model, rows, attack.ball, fast=fast))
             if len(rows):
                 attack.search(found[-1], seed)
+                if fast:
+                    found[-1].judge()
     return Verdict(
         attack.ball.clip(torch.cat([search.x_adv for search in found])),
         torch.cat([search.broken for search in found]),
@@ -251,9 +285,12 @@ def load_rows(model: nn.Module, samples: Samples, rows: Tensor | slice) -> tuple
 
 
 def check_range(samples: Samples, ball: Ball) -> None:
-    """Raise InputError if eps is in another unit than the data, or samples lie outside the bounds."""
-    ball.check_scale(samples.x)
-    for first in range(0, len(samples) if ball.bounds is not None else 0, ROWS_PER_LOOK):
+    """Raise InputError if eps is in another unit than the data, or samples lie outside the bounds.
+
+    Samples that are not in memory are checked when they are read; a few of them are looked at now.
+    """
+    ball.check_scale(samples.probe())
+    for first in range(0, len(samples) if ball.bounds is not None and samples.lazy is None else 0, ROWS_PER_LOOK):
         ball.around(samples.floats(slice(first, first + ROWS_PER_LOOK)))
 
 

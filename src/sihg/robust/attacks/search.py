@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,9 +14,11 @@ from sihg.core.draw import generator
 from sihg.core.processes import Processes
 from sihg.errors import InputError, NotFiniteError
 from sihg.robust.gradients import Loss, margins, misclassified
+from sihg.robust.precision import exact_float32, to_float32
 from sihg.robust.threat import Ball, Feasible
 
 ROWS_PER_DRAW = 64  # rows that share a generator, so that draws do not depend on how many rows are attacked at once
+EXACT_STEPS = 2  # the last ones of a run in bfloat16, which are computed in float32
 SLACK = 1e-5  # of eps: what rounding may add to a distance
 
 
@@ -105,9 +108,14 @@ class Search:
     - `compute_logits(rows, point)`, or `compute_gradient(rows, point, loss)`,
     - `record(rows, point, logits)` for every point that should count.
 
+    A fast search computes gradients in bfloat16. Where its logits claim a break, they are replaced by those that a
+    float32 pass gives at the point, clipped to the bounds; so a claim that is not confirmed stays in the search.
+
     Args:
         model: The model under attack.
         rows: The samples, with the perturbations that are allowed.
+        ball: The ball, for its bounds (default: none).
+        fast: Whether gradients are computed in the format that `number_formats` chose for ascents.
     Example:
         >>> x, y, row = torch.tensor([[0.0, 1.0]]), torch.tensor([0]), torch.tensor([0])
         >>> search = Search(nn.Identity(), Rows(x, y, Ball(0.1).around(x), row, row))
@@ -115,8 +123,9 @@ class Search:
         ([[0.0, 1.0]], 0)
     """
 
-    def __init__(self, model: nn.Module, rows: Rows) -> None:
-        self.model, self.rows = model, rows
+    def __init__(self, model: nn.Module, rows: Rows, ball: Ball | None = None, *, fast: bool = False) -> None:
+        self.model, self.rows, self.fast = model, rows, fast
+        self.ball = ball or Ball(0.0, bounds=None)
         self.x_adv = rows.x.clone()
         self.broken = torch.zeros(len(rows), dtype=torch.bool, device=rows.x.device)
         self.prediction = rows.y.clone()
@@ -134,17 +143,27 @@ class Search:
         return logits
 
     def compute_logits(self, rows: Rows, point: Tensor) -> Tensor:
-        """Return the logits at `point`."""
+        """Return the logits at `point`, in float32 also in a fast search."""
         self.forwards += len(rows)
-        with torch.no_grad():
+        with torch.no_grad(), exact_float32(point.device.type):
             return check_logits(self.model(point), rows)
 
-    def compute_gradient(self, rows: Rows, point: Tensor, loss: Loss) -> tuple[Tensor, Tensor, Tensor]:
-        """Return, at `point`, the logits, the loss of each row, and its gradient in the input."""
+    def compute_gradient(
+        self, rows: Rows, point: Tensor, loss: Loss, *, exact: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return, at `point`, the logits, the loss of each row, and its gradient in the input.
+
+        Args:
+            rows: The rows, which are not broken yet.
+            point: A point for each.
+            loss: Computes the loss of each row from logits and labels.
+            exact: Whether to compute in float32 also in a fast search.
+        """
         self.passes += len(rows)
+        exact = exact or not self.fast
         point = point.detach().requires_grad_()
-        with torch.enable_grad():
-            logits = self.model(point)
+        with torch.enable_grad(), exact_float32(point.device.type) if exact else nullcontext():
+            logits = self.model(point) if exact else to_float32(self.model(point))
             check_logits(logits, rows)
             losses = loss(logits, rows.y)
             (g,) = torch.autograd.grad(losses.sum(), point)
@@ -152,7 +171,23 @@ class Search:
         if not math.isfinite(float(g.sum())) and not bool(torch.isfinite(g).all()):  # the sum is the cheaper test
             row = int(rows.number[_first_row(~torch.isfinite(g))])
             raise NotFiniteError("input-gradient-not-finite", row=row)
-        return logits.detach(), losses.detach().to(g), g
+        logits = logits.detach() if exact else self._confirm(rows, point.detach(), logits.detach())
+        return logits, losses.detach().to(g), g
+
+    def _confirm(self, rows: Rows, point: Tensor, logits: Tensor) -> Tensor:
+        """Replace the logits of misclassified rows by those of a float32 pass at the point within the bounds."""
+        claimed = true_places(misclassified(logits, rows.y))
+        if not len(claimed):
+            return logits
+        confirmed = self.compute_logits(rows.take(claimed), self.ball.clip(point.index_select(0, claimed)))
+        return logits.index_copy(0, claimed, confirmed.to(logits))
+
+    def judge(self) -> None:
+        """Replace what is known of each row's best point by the result of a float32 pass there, within the bounds."""
+        self.x_adv = self.ball.clip(self.x_adv)
+        logits = self.compute_logits(self.rows, self.x_adv)
+        self.prediction, self.margin = logits.argmax(1), margins(logits, self.rows.y).to(self.margin)
+        self.broken = self.prediction != self.rows.y
 
     def record(self, rows: Rows, point: Tensor, logits: Tensor) -> None:
         """Keep `point` for each row where it is misclassified, or has a smaller margin than the point kept so far."""

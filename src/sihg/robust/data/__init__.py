@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from sihg.robust.data.sources import load as load
 
 PUBLISHED = ("mnist", "fashion-mnist", "svhn", "cifar10")  # data sets in files that can be downloaded
-DATA_FORMS = ("digits", *PUBLISHED, "folder:PATH", "npz:PATH", *FORMS)  # what `load` takes
+OWN_DATA = ("folder", "npz", "npy", "hf", "wds")  # before the colon and the path of a user's own files
+DATA_FORMS = ("digits", *PUBLISHED, *(f"{kind}:PATH" for kind in OWN_DATA), *FORMS)  # what `load` takes
 _HOMES = {"DataWarning": "locations", "SOURCES": "sources", "load": "sources"}
 _HOMES |= dict.fromkeys(("Samples", "as_samples", "stratified_split", "stratified_subset"), "samples")
-__all__ = ["DATA_FORMS", "PUBLISHED", *_HOMES]
+__all__ = ["DATA_FORMS", "OWN_DATA", "PUBLISHED", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:

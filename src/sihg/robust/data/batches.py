@@ -1,7 +1,7 @@
 """Batches: the input of a method's step, the order of an epoch, and the loop that yields them."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -127,6 +127,7 @@ class GlobalBatch:
     lanes: tuple[Batch, ...]
     time: float
     size: int
+    coming: Mapping[int, Tensor] = field(default_factory=dict)  # the samples of the next step, by lane
 
 
 def batches(
@@ -191,36 +192,39 @@ def epoch_batches(
 ) -> Iterator[GlobalBatch]:
     """Yield the batches of one epoch from number `first` on, of each the samples of these `lanes` out of `of`."""
     steps = steps_per_epoch(len(samples), size)
-    places = epoch_order(len(samples), seed, epoch)
-    for number in range(first, steps):
-        index = places[number * size : (number + 1) * size]
-        step = epoch * steps + number
+    cut = epoch_order(len(samples), seed, epoch)[first * size :].split(size)
+    rows = [_rows_by_lane(index, lanes, of) for index in cut]
+    own = [{lane: index[part] for lane, part in parts.items()} for index, parts in zip(cut, rows, strict=True)]
+    reader = iter(samples.reader([part for parts in own for part in parts.values()], seed=seed, epoch=epoch))
+    for number, index in enumerate(cut):
+        step = epoch * steps + first + number
         moves = None if augment is None else augment.draw(len(index), generator(seed, "augment", epoch, step))
-        parts = []
-        for lane in lanes:
-            rows = None if of == 1 else (index % of == lane).nonzero().flatten()
-            own = index if rows is None else index[rows]
-            if not len(own):
-                continue
-            x = upload(samples.floats(own), device)
-            if moves is not None:
-                x = (moves if rows is None else moves.rows(rows)).apply(x)
-            parts.append(
+        batches = []
+        for lane, samples_of_lane in own[number].items():
+            part, x = rows[number][lane], upload(next(reader), device)
+            batches.append(
                 Batch(
-                    x=x,
-                    y=upload(samples.y[own], device),
-                    index=own,
+                    x=x if moves is None else moves.rows(part).apply(x),
+                    y=upload(samples.y[samples_of_lane], device),
+                    index=samples_of_lane,
                     epoch=epoch,
                     step=step,
                     time=step / steps,
                     size=len(index),
                     seed=seed,
                     moves=moves,
-                    rows=rows,
+                    rows=None if of == 1 else part,
                     lane=lane,
                 )
             )
-        yield GlobalBatch(tuple(parts), step / steps, len(index))
+        coming = own[number + 1] if number + 1 < len(own) else {}
+        yield GlobalBatch(tuple(batches), step / steps, len(index), coming)
+
+
+def _rows_by_lane(index: Tensor, lanes: Sequence[int], of: int) -> dict[int, Tensor]:
+    """Return the rows of a global batch that belong to each of these lanes, without lanes that have none."""
+    found = {lane: (index % of == lane).nonzero().flatten() for lane in lanes}
+    return {lane: rows for lane, rows in found.items() if len(rows)}
 
 
 def epoch_order(n: int, seed: int, epoch: int) -> Tensor:

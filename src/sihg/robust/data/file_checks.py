@@ -67,7 +67,7 @@ def read_checked(source: Source, path: Path, pieces: Sequence[Piece]) -> list[Ar
     if verdict.state == "damaged":
         raise InputError("data-damaged", path=str(path), verdict=verdict, name=source.name)
     if verdict.state == "unknown":
-        warnings.warn(f"{verdict}: used as it is", DataWarning, stacklevel=4)
+        warnings.warn(f"{verdict}: used as it is", DataWarning, stacklevel=5)
     return arrays
 
 

@@ -4,15 +4,17 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sihg.errors import InputError
 from sihg.parse import expand_home
-from sihg.robust.data.samples import Samples
 
-UNKNOWN_MEMORY = 2**34  # bytes, assumed where the system does not tell
+if TYPE_CHECKING:
+    from sihg.robust.data.samples import Samples
+
 Arrays = tuple[NDArray[np.uint8], ...]
 
 
@@ -67,7 +69,7 @@ class Source:
     parts: tuple[Part, ...]
     published: tuple[Published, ...]
     read: Callable[[bytes, Sequence["Piece"]], list[Arrays]]  # the arrays of some parts, from the bytes of one file
-    join: Callable[["Source", dict[str, Arrays]], tuple[Samples, Samples]]  # from the arrays of the parts found
+    join: "Callable[[Source, dict[str, Arrays]], tuple[Samples, Samples]]"  # from the arrays of the parts found
     licence: str = ""  # shown before a download
 
 
@@ -85,14 +87,6 @@ def data_folder(data_dir: str | Path | None = None) -> Path:
         return (cache if cache.is_absolute() else Path.home() / ".cache") / "sihg" / "data"
     except RuntimeError:
         raise InputError("no-data-folder") from None
-
-
-def max_memory() -> int:
-    """Return the most bytes that data of a user's own may need: half of the memory of this machine."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    except (AttributeError, ValueError, OSError):  # Windows
-        return UNKNOWN_MEMORY // 2
 
 
 def locate(source: Source, folder: Path) -> tuple[dict[Path, list[Piece]], list[Part]]:

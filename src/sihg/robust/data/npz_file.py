@@ -1,5 +1,7 @@
-"""`npz:PATH`: a user's own arrays in a numpy file."""
+"""`npz:PATH` and `npy:PATH`: a user's own arrays in one numpy file, or in a folder with a file for each."""
 
+import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +10,16 @@ from numpy.lib.format import MAGIC_PREFIX
 from numpy.typing import NDArray
 
 from sihg.errors import InputError
-from sihg.robust.data.locations import max_memory
-from sihg.robust.data.samples import Samples, as_samples, check_alike, check_classes, stratified_split
+from sihg.robust.data.array_files import PARSE_ERRORS, ArrayPlace, ArrayRows, RandomFile, find_array, too_large
+from sihg.robust.data.available_memory import max_memory
+from sihg.robust.data.pixels import as_single, as_tensor, channels_first, reason_of
+from sihg.robust.data.samples import Samples, as_samples, check_alike, check_classes, lazy_samples, stratified_split
 from sihg.store.arrays import read_arrays
 
 TEST_SHARE = 0.2  # of the samples, held out where no test samples are given
+NAMES = ("x", "y", "x_train", "y_train", "x_test", "y_test")
+LOCAL_HEADER = 30  # bytes before the name of a member of a zip archive
+Array = NDArray[np.generic] | ArrayPlace
 
 
 def load(path: Path) -> tuple[Samples, Samples]:
@@ -20,10 +27,22 @@ def load(path: Path) -> tuple[Samples, Samples]:
 
     Images may be (n, height, width), (n, height, width, channels) or (n, channels, height, width) with 1 or 3 channels,
     and become the last of these. Other shapes stay. x_train and y_train are other names for x and y. float64 becomes
-    float32, as models are. Labels count from 0 without gaps.
+    float32, as models are. Labels count from 0 without gaps. Of a file that does not fit in memory, rows of x are read
+    when they are needed, unless they are compressed.
     """
-    arrays = _read_arrays(path)
-    name = f"npz:{path}"
+    return _as_sets(_read_arrays(path), f"npz:{path}", path)
+
+
+def load_folder(path: Path) -> tuple[Samples, Samples]:
+    """Find the same arrays in x.npy, y.npy, x_test.npy and y_test.npy of a folder; rows of x are not read yet."""
+    if not path.is_dir():
+        raise InputError("no-npy-folder", path=str(path))
+    found = {name: path / f"{name}.npy" for name in NAMES if (path / f"{name}.npy").is_file()}
+    arrays = {name.replace("_train", ""): find_array(RandomFile(file)) for name, file in found.items()}
+    return _as_sets(arrays, f"npy:{path}", path)
+
+
+def _as_sets(arrays: Mapping[str, Array], name: str, path: Path) -> tuple[Samples, Samples]:
     train = _samples(arrays, "x", "y", name, path)
     if "x_test" not in arrays and "y_test" not in arrays:
         train, test = stratified_split(train, max(1, round(TEST_SHARE * len(train))))
@@ -34,13 +53,15 @@ def load(path: Path) -> tuple[Samples, Samples]:
     return train, test
 
 
-def _read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
+def _read_arrays(path: Path) -> dict[str, Array]:
     try:
         with np.errstate(all="raise"):  # a dimension of 2**63 overflows in numpy
             arrays = read_arrays(path, sealed=False, limit=max_memory())
     except FloatingPointError as error:
         raise InputError("npz-unreadable", path=path, error=error) from error
     except InputError as error:
+        if error.code in ("file-too-large", "arrays-too-large"):
+            return _find_arrays(path)
         if error.code != "arrays-unreadable":
             raise
         if isinstance(error.__cause__, FileNotFoundError):
@@ -49,6 +70,24 @@ def _read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
             raise InputError("npz-single-array", path=path) from error
         raise InputError("npz-unreadable", path=path, error=error.values["why"]) from error
     return {name.replace("_train", ""): array for name, array in arrays.items()}
+
+
+def _find_arrays(path: Path) -> dict[str, Array]:
+    """Find the arrays in an .npz file that does not fit in memory."""
+    file = RandomFile(path)
+    try:
+        with file.handle() as handle, zipfile.ZipFile(handle) as archive:
+            members = archive.infolist()
+    except (*PARSE_ERRORS, zipfile.BadZipFile) as error:
+        raise InputError("npz-unreadable", path=path, error=reason_of(error)) from error
+    if any(info.compress_type != zipfile.ZIP_STORED for info in members):
+        raise too_large(path, sum(info.file_size for info in members))
+    found: dict[str, Array] = {}
+    for info in members:
+        header = file.read_at(info.header_offset, LOCAL_HEADER)
+        begin = info.header_offset + LOCAL_HEADER + sum(np.frombuffer(header, "<u2", 2, 26).tolist())
+        found[info.filename.removesuffix(".npy").replace("_train", "")] = find_array(file, begin, info.file_size)
+    return found
 
 
 def _is_single_array(path: Path) -> bool:
@@ -60,7 +99,7 @@ def _is_single_array(path: Path) -> bool:
 
 
 def _samples(
-    arrays: dict[str, NDArray[np.generic]],
+    arrays: Mapping[str, Array],
     x: str,
     y: str,
     name: str,
@@ -71,13 +110,16 @@ def _samples(
     for key in (x, y):
         if key not in arrays:
             raise InputError("npz-arrays", array=key, path=path, names=", ".join(arrays) or "nothing")
-    labels = arrays[y]
+    given, labels = arrays[x], arrays[y]
+    labels = labels.read() if isinstance(labels, ArrayPlace) else labels
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim == 1 and labels.dtype.kind in "biuf":
         classes = classes or tuple(str(label) for label in range(len(np.unique(labels))))
         _check_labels(labels, len(classes), y, path)
-    return as_samples((_channels_first(_as_single(arrays[x])), labels), classes=classes, name=name)
+    if isinstance(given, ArrayPlace):
+        return lazy_samples(ArrayRows(given), as_tensor(labels, y), classes=classes, name=name)
+    return as_samples((channels_first(as_single(given)), labels), classes=classes, name=name)
 
 
 def _check_labels(labels: NDArray[Any], classes: int, y: str, path: Path) -> None:
@@ -91,17 +133,3 @@ def _check_labels(labels: NDArray[Any], classes: int, y: str, path: Path) -> Non
         raise InputError(
             "npz-label-range", array=y, row=row, classes=classes, path=path, labels=labels[row], last=classes - 1
         )
-
-
-def _as_single(x: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Convert floats to float32; values that are too large become inf, which the checks of samples refuse."""
-    with np.errstate(over="ignore"):
-        return x.astype(np.float32) if x.dtype.kind == "f" and x.dtype.itemsize > 4 else x
-
-
-def _channels_first(x: NDArray[np.generic]) -> NDArray[np.generic]:
-    if x.ndim == 3:
-        return x[:, None]
-    if x.ndim == 4 and x.shape[3] in (1, 3) and x.shape[1] not in (1, 3):
-        return x.transpose(0, 3, 1, 2)
-    return x

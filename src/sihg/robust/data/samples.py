@@ -1,33 +1,40 @@
-"""Labelled samples in memory: what every source gives and everything else takes."""
+"""Labelled samples, in memory or read when they are needed: what every source gives and everything else takes."""
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from sihg.core.draw import generator
 from sihg.errors import InputError
+from sihg.robust.data.available_memory import max_memory
+from sihg.robust.data.lazy_rows import Index, LazyRows, RowSource, as_floats
+from sihg.robust.data.locations import DataWarning
+from sihg.robust.data.pixels import as_tensor
+from sihg.robust.data.reading import read_ahead
+from sihg.robust.data.torch_dataset import HALF_FLOATS, ItemRows, known_labels
+from sihg.robust.threat import Bounds
 
 FLOATS = (torch.float32, torch.float64)
 MAX_UNNAMED_CLASSES = 100_000  # without names of the classes; one label of 1e9 would make 1e9 classes
-MAX_PIXELS = 2**26  # of an image; a file of a few bytes can announce any number
+BYTES_PER_READ = 2**24  # of samples that are read into memory
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """A labelled data set in memory. Images stay uint8, where a value v stands for v / 255.
+    """A labelled data set. Images stay uint8, where a value v stands for v / 255.
 
     Args:
-        x: The samples, (n, ...), uint8, float32 or float64.
+        x: The samples, (n, ...), uint8, float32 or float64. If they are not in memory (`lazy`), it is a tensor on the
+            device "meta", which has their shape and type and no values: read them with `floats` or `reader`.
         y: The labels, (n,) int64, from 0 to len(classes) - 1.
         classes: The names of the classes.
         name: What messages call the set.
+        lazy: What reads the samples when they are needed; None if they are in x.
     Example:
         >>> samples = as_samples((torch.zeros(3, 2), [0, 1, 1]))
         >>> len(samples), samples.shape, samples.classes
@@ -38,6 +45,7 @@ class Samples:
     y: Tensor
     classes: tuple[str, ...]
     name: str
+    lazy: LazyRows | None = None
 
     def __len__(self) -> int:
         return len(self.y)
@@ -50,14 +58,50 @@ class Samples:
         """The shape of one sample."""
         return tuple(self.x.shape[1:])
 
-    def take(self, index: Tensor | slice) -> "Samples":
-        """Return the samples at these rows."""
-        return replace(self, x=self.x[index], y=self.y[index])
+    @property
+    def is_random(self) -> bool:
+        """Whether reading a sample again may give another: a torch Dataset with random transforms."""
+        return self.lazy is not None and self.lazy.source.is_random
 
-    def floats(self, index: Tensor | slice = slice(None)) -> Tensor:
-        """Return rows of x as models see them: uint8 as float32 in [0, 1], floats unchanged."""
-        x = self.x[index]
-        return x.to(torch.float32).div_(255) if x.dtype == torch.uint8 else x
+    def take(self, index: Tensor | slice) -> "Samples":
+        """Return the samples at these rows; nothing is read."""
+        if self.lazy is None:
+            return replace(self, x=self.x[index], y=self.y[index])
+        lazy = self.lazy.take(index)
+        return replace(self, x=lazy.placeholder(), y=self.y[index], lazy=lazy)
+
+    def floats(self, index: Index = slice(None), *, seed: int = 0, epoch: int = 0) -> Tensor:
+        """Return rows of x as models see them: uint8 as float32 in [0, 1], floats unchanged.
+
+        The seed and the epoch decide the random transforms of a torch Dataset, and nothing else.
+        """
+        if self.lazy is None:
+            return as_floats(self.x[index])
+        return self.lazy.read(index, seed, epoch, floats=True)
+
+    def reader(self, batches: Sequence[Tensor], *, seed: int = 0, epoch: int = 0) -> Iterator[Tensor]:
+        """Yield the `floats` of each batch of rows in order; samples not in memory are read ahead."""
+        if self.lazy is None:
+            return (self.floats(rows) for rows in batches)
+        return read_ahead(self.lazy, batches, seed, epoch)
+
+    def probe(self) -> Tensor:
+        """Return x or, if it is not in memory, up to 256 rows of it, spread evenly."""
+        return self.x if self.lazy is None else self.lazy.probe()
+
+    def when_read(self, *, bounds: Bounds = None, workers: int = 0) -> "Samples":
+        """Return the same samples; those not in memory are checked against bounds when read, and read by workers."""
+        return self if self.lazy is None else replace(self, lazy=replace(self.lazy, bounds=bounds, workers=workers))
+
+    def settled(self) -> "Samples":
+        """Return the samples in memory if they fit, unless they are random; otherwise unchanged."""
+        if self.lazy is None or self.is_random or self.lazy.bytes_in_memory > max_memory():
+            return self
+        x = torch.empty((len(self), *self.shape), dtype=self.x.dtype)
+        chunks = torch.arange(len(self)).split(max(1, BYTES_PER_READ // max(1, self.lazy.bytes_per_row)))
+        for rows, part in zip(chunks, read_ahead(self.lazy, chunks, floats=False), strict=True):
+            x[rows] = part
+        return replace(self, x=x, lazy=None)
 
 
 def as_samples(data: object, *, classes: Sequence[str] | None = None, name: str = "data") -> Samples:
@@ -75,16 +119,49 @@ def as_samples(data: object, *, classes: Sequence[str] | None = None, name: str 
         >>> as_samples((torch.tensor([[0], [255]], dtype=torch.uint8), [0, 1])).floats().tolist()
         [[0.0], [1.0]]
     """
+    return open_samples(data, classes=classes, name=name).settled()
+
+
+def open_samples(data: object, *, classes: Sequence[str] | None = None, name: str = "data") -> Samples:
+    """Convert data to Samples as `as_samples` does, but leave the items of a Dataset with known labels unread.
+
+    So a subset can be chosen first. `settled` then reads it, if it fits.
+    """
     if isinstance(data, Samples):
-        return _checked(data.x, data.y, data.classes if classes is None else classes, data.name)
+        return _checked(data.x, data.y, data.classes if classes is None else classes, data.name, data.lazy)
     if isinstance(data, TensorDataset) and len(data.tensors) == 2:
         data = data.tensors
     if isinstance(data, Dataset):
         own = getattr(data, "classes", None)
-        return _checked(*_stack_items(data), own if classes is None else classes, name)
+        return _open_dataset(data, own if classes is None else classes, name)
     if isinstance(data, tuple | list) and len(data) == 2:
-        return _checked(_as_tensor(data[0], "x"), _as_tensor(data[1], "y"), classes, name)
+        return _checked(as_tensor(data[0], "x"), as_tensor(data[1], "y"), classes, name)
     raise InputError("not-a-data-set", type=type(data).__name__)
+
+
+def lazy_samples(source: RowSource, y: Tensor, *, classes: Sequence[str] | None, name: str) -> Samples:
+    """Return samples that a source reads when they are needed; the labels are checked now."""
+    lazy = LazyRows(source, torch.arange(len(source)), name)
+    return _checked(lazy.placeholder(), y, classes, name, lazy)
+
+
+def _open_dataset(data: Any, classes: Sequence[str] | None, name: str) -> Samples:
+    """Return the items of a Dataset: in memory if that is the only way to learn the labels, and they fit."""
+    source = ItemRows(data)
+    if not source.is_repeatable:
+        text = "draws random numbers of its own, so runs cannot be repeated bit by bit: let it draw from torch's, "
+        warnings.warn(f"{name}: the Dataset {text}numpy's or Python's global generator", DataWarning, stacklevel=4)
+    labels = known_labels(data)
+    if labels is None or not bool(labels[0] == source.first_label):
+        size = len(source) * source.dtype.itemsize * torch.Size(source.shape).numel()
+        if not source.is_random and size <= max_memory():
+            return _checked(*source.read_all(), classes, name)
+        text = f"{name}: the Dataset has no list `targets`, so its {len(source):,} items are read once for their labels"
+        warnings.warn(text, DataWarning, stacklevel=4)
+        labels = source.read_labels()
+    samples = lazy_samples(source, labels, classes=classes, name=name)
+    source.labels = samples.y
+    return samples
 
 
 def stratified_split(samples: Samples, n: int, seed: int = 0) -> tuple[Samples, Samples]:
@@ -157,74 +234,8 @@ def check_alike(train: Samples, test: Samples) -> None:
         raise InputError("train-test-differ", name=train.name, train_dtype=b, train_shape=a, test_dtype=d, test_shape=c)
 
 
-def as_pixels(image: Image.Image) -> NDArray[np.uint8]:
-    """Convert a PIL image to uint8 (channels, height, width): one channel if it is grey, else three."""
-    width, height = image.size
-    if width * height > MAX_PIXELS:
-        raise InputError("image-pixels", width=width, height=height, limit=MAX_PIXELS)
-    if image.mode.startswith(("I", "F")):
-        raise InputError("image-bits", mode=image.mode)
-    array = np.asarray(image.convert("L" if image.mode in ("1", "L", "LA") else "RGB"))
-    return np.array(array[None] if array.ndim == 2 else array.transpose(2, 0, 1), order="C")
-
-
-def _stack_items(data: Any) -> tuple[Tensor, Tensor]:
-    """Stack all items of a Dataset, which must be alike."""
-    if not hasattr(data, "__len__"):
-        raise InputError("dataset-length", type=type(data).__name__)
-    xs: list[Tensor] = []
-    ys: list[Tensor] = []
-    for row in range(len(data)):
-        item = data[row]
-        if not (isinstance(item, tuple | list) and len(item) == 2):
-            raise InputError("dataset-item", row=row, type=type(item).__name__)
-        x = _from_image(item[0], row) if isinstance(item[0], Image.Image) else _as_tensor(item[0], f"x of row {row}")
-        y = _as_tensor(item[1], f"y of row {row}")
-        if y.numel() != 1:
-            raise InputError("label-shape", row=row, shape=tuple(y.shape))
-        if xs and (x.shape != xs[0].shape or x.dtype != xs[0].dtype):
-            raise InputError(
-                "samples-differ",
-                row=row,
-                dtype=x.dtype,
-                shape=tuple(x.shape),
-                first_dtype=xs[0].dtype,
-                first_shape=tuple(xs[0].shape),
-            )
-        xs.append(x)
-        ys.append(y.flatten())
-    if not xs:
-        raise InputError("dataset-empty")
-    try:
-        return torch.stack(xs), torch.cat(ys)
-    except RuntimeError as error:  # torch does not mix uint64 with other types
-        raise InputError("not-numbers", what="y", error=str(error).split("\n")[0]) from error
-
-
-def _from_image(image: Image.Image, row: int) -> Tensor:
-    """Convert an image of a Dataset, which Pillow may decode only now."""
-    if image.format == "EPS":  # decoded by another program, Ghostscript
-        raise InputError("image-unreadable", path=f"x of row {row}", reason="EPS is a program, not pixels")
-    try:
-        return torch.from_numpy(as_pixels(image))
-    except InputError as error:
-        raise error.within(f"x of row {row}") from None
-    except Exception as error:  # a broken image may raise anything
-        raise InputError("image-unreadable", path=f"x of row {row}", reason=error) from error
-
-
-def _as_tensor(value: object, what: str) -> Tensor:
-    if isinstance(value, Tensor):
-        return value.detach().cpu()
-    try:
-        array = np.asarray(value)
-        return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), copy=True))
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InputError("not-numbers", what=what, error=error) from None
-
-
-def _checked(x: Tensor, y: Tensor, names: Sequence[str] | None, name: str) -> Samples:
-    """Return the samples if every row can be used."""
+def _checked(x: Tensor, y: Tensor, names: Sequence[str] | None, name: str, lazy: LazyRows | None = None) -> Samples:
+    """Return the samples if every row can be used; rows of x that are not in memory are checked when they are read."""
     shapes = f"{name}: x has shape {tuple(x.shape)} and y {tuple(y.shape)}"
     if x.ndim < 1 or y.ndim != 1 or len(x) != len(y):
         raise InputError("sample-shapes", shapes=shapes)
@@ -232,11 +243,11 @@ def _checked(x: Tensor, y: Tensor, names: Sequence[str] | None, name: str) -> Sa
         raise InputError("samples-empty", name=name)
     if x[0].numel() == 0:
         raise InputError("no-features", shapes=shapes)
-    if x.dtype in (torch.float16, torch.bfloat16):
+    if x.dtype in HALF_FLOATS:
         x = x.float()
     if x.dtype != torch.uint8 and x.dtype not in FLOATS:
         raise InputError("sample-type", name=name, dtype=x.dtype)
-    if x.dtype != torch.uint8:
+    if x.dtype != torch.uint8 and lazy is None:
         values = x.reshape(len(x), -1)
         if bad := _first_bad(values.isfinite(), values):
             raise InputError("sample-not-finite", row=bad[0], name=name, bad=bad[1])
@@ -253,7 +264,7 @@ def _checked(x: Tensor, y: Tensor, names: Sequence[str] | None, name: str) -> Sa
     y = wide.to(torch.int64)
     if names is None:
         names = [str(label) for label in range(int(y.max()) + 1)]
-    return Samples(x.contiguous(), y.contiguous(), tuple(map(str, names)), name)
+    return Samples(x.contiguous(), y.contiguous(), tuple(map(str, names)), name, lazy)
 
 
 def _first_bad(good: Tensor, values: Tensor) -> tuple[int, float] | None:

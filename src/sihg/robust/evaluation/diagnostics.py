@@ -119,7 +119,7 @@ def _check_precision(model: nn.Module, logits: Tensor) -> Check:
 
 
 def _check_unit(samples: Samples, ball: Ball) -> Check:
-    widths = ball.widths(samples.x)
+    widths = ball.widths(samples.probe())
     moving = widths[widths > 0]
     if ball.eps == 0 or len(samples) < MIN_SAMPLES or not len(moving):
         return Check("unit", "not run", "needs a radius, and more than a few samples that differ")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sihg.core.processes import ALONE, Processes
-from sihg.errors import InputError
+from sihg.errors import InputError, UnknownNameError
 from sihg.parse import Number, file_name, parse_number
 from sihg.robust.attacks.base import Natural
 from sihg.robust.attacks.registry import Attacks, LoadSource, Plan, check_radii, describe_plans, plan_attacks
@@ -26,9 +26,12 @@ from sihg.robust.attacks.runner import (
     check_plans,
     check_range,
     join_outcomes,
+    load_rows,
+    rows_per_chunk,
 )
 from sihg.robust.attacks.transfer import Transfer
-from sihg.robust.data.samples import Samples, as_samples, stratified_subset
+from sihg.robust.data.contents import sum_of
+from sihg.robust.data.samples import Samples, open_samples, stratified_subset
 from sihg.robust.evaluation.diagnostics import (
     ModelState,
     check_full_split,
@@ -39,12 +42,15 @@ from sihg.robust.evaluation.diagnostics import (
 from sihg.robust.evaluation.findings import Evaluation, RadiusCurve
 from sihg.robust.evaluation.partial import PartialResults
 from sihg.robust.evaluation.reattack import reattack_checks
-from sihg.robust.gradients import device_of, evaluation_mode
+from sihg.robust.gradients import device_of, evaluation_mode, inner_mode, input_gradient
+from sihg.robust.precision import FORMATS, FormatChoice, choose_format, number_formats
 from sihg.robust.threat import Ball, Bounds
-from sihg.store.checkpoint import bytes_of, sha256_of_tensors
+from sihg.store.checkpoint import sha256_of_tensors
 from sihg.store.run_folder import FolderHandle, describe_environment
 from sihg.store.schema import EvaluationHeader, Json
 
+PRECISIONS = (*FORMATS, "auto")
+PROBED_ROWS = 128  # that `auto` measures passes on
 Progress = Callable[[str, int, int], object]  # receives an attack, how many samples are done, and of how many
 
 
@@ -61,6 +67,7 @@ class Task:
     name: str  # of the record
     trained_with: str | None = None  # the method, if known
     radii: tuple[float, ...] = ()  # of a curve
+    remark: str = ""  # why `auto` chose the number format
 
     def open_partial(
         self,
@@ -110,9 +117,11 @@ def evaluate(
     samples: int | None = None,
     seed: int = 0,
     last_iterate: bool = False,
+    precision: str = "float32",
     trained_with: str | None = None,
     points: bool = False,
     resume: str | Path | None = None,
+    workers: int = 0,
     progress: Progress | None = None,
     processes: Processes = ALONE,
 ) -> Evaluation:
@@ -128,9 +137,12 @@ def evaluate(
         samples: Evaluate so many samples, each class in proportion (default: all).
         seed: The seed of the subset and of the attacks.
         last_iterate: Whether fgsm and pgd count only the end of each restart, not any iterate.
+        precision: The number format in which pgd and apgd search: float32, bfloat16, or auto (measured first).
+            Verdicts are made in float32.
         trained_with: The method the model was trained with, if known, such as "pgd".
         points: Whether to keep the adversarial examples, `evaluation.points`.
         resume: A folder: continue the interrupted evaluation there, and keep partial results in it until `save`.
+        workers: Processes that read a torch Dataset, if its items do not fit in memory or are random.
         progress: Receives (attack, samples done, samples in all) after each part of an attack.
         processes: From `join_processes`: all of them call this with the same arguments, and share the attacks.
     Returns:
@@ -143,7 +155,9 @@ def evaluate(
         0.0
     """
     ball = Ball(parse_number(eps, "eps"), norm, bounds)
-    task = make_task(model, as_samples(data), attacks, ball, (), samples, seed, trained_with, last_iterate=last_iterate)
+    whole = open_samples(data)
+    arguments = (model, whole, attacks, ball, (), samples, seed, trained_with)
+    task = make_task(*arguments, last_iterate=last_iterate, precision=precision, workers=workers)
     home = None if resume is None else Path(resume) / "evaluation"
     result = run_task(task, task.open_partial(home, points=points, processes=processes), progress, processes)
     assert isinstance(result, Evaluation)
@@ -161,9 +175,11 @@ def robust_curve(
     samples: int | None = None,
     seed: int = 0,
     last_iterate: bool = False,
+    precision: str = "float32",
     trained_with: str | None = None,
     points: bool = False,
     resume: str | Path | None = None,
+    workers: int = 0,
     progress: Progress | None = None,
     processes: Processes = ALONE,
 ) -> RadiusCurve:
@@ -185,8 +201,9 @@ def robust_curve(
         (1.0, 0.0)
     """
     eps = check_radii(radii)
-    ball, whole = Ball(eps[-1], norm, bounds), as_samples(data)
-    task = make_task(model, whole, attacks, ball, eps, samples, seed, trained_with, last_iterate=last_iterate)
+    ball, whole = Ball(eps[-1], norm, bounds), open_samples(data)
+    arguments = (model, whole, attacks, ball, eps, samples, seed, trained_with)
+    task = make_task(*arguments, last_iterate=last_iterate, precision=precision, workers=workers)
     home = None if resume is None else Path(resume) / "evaluation"
     result = run_task(task, task.open_partial(home, points=points, processes=processes), progress, processes)
     assert isinstance(result, RadiusCurve)
@@ -235,8 +252,16 @@ def _attack(
 ) -> list[Outcome]:
     known = None if partial is None else partial.known()
     outcomes: dict[str, Outcome] = {}
-    seed = task.header.seed
-    for part in attack_parts(task.model, task.samples, task.plans, seed=seed, known=known, processes=processes):
+    parts = attack_parts(
+        task.model,
+        task.samples,
+        task.plans,
+        seed=task.header.seed,
+        precision=task.header.precision,
+        known=known,
+        processes=processes,
+    )
+    for part in parts:
         outcomes[part.key] = part.outcome
         if partial is not None:
             partial.keep(part)
@@ -256,13 +281,16 @@ def make_task(
     trained_with: str | None,
     *,
     last_iterate: bool,
+    precision: str = "float32",
     source: "LoadSource | None" = None,
     weights: Mapping[str, Tensor] | None = None,
+    workers: int = 0,
 ) -> Task:
     """Plan the attacks, draw so many samples (None: all), and describe the evaluation for its record."""
     plans = plan_attacks(attacks, ball, radii, last_iterate=last_iterate, source=source)
     check_module(model)
-    index = stratified_subset(replace(whole, x=torch.arange(len(whole))), count, seed).x
+    choice = choose_precision(model, whole, plans, precision)
+    index = stratified_subset(replace(whole, x=torch.arange(len(whole)), lazy=None), count, seed).x
     low, high = (-torch.inf, torch.inf) if ball.bounds is None else ball.bounds
     bounds = float(torch.as_tensor(low).min()), float(torch.as_tensor(high).max())  # of all features together
     header = EvaluationHeader(
@@ -278,6 +306,7 @@ def make_task(
         bounds=bounds if np.isfinite(bounds).all() else None,
         device=str(device_of(model)),
         rule="last iterate" if last_iterate else "any iterate",
+        precision=choice.name,
     )
     parts = [header.checkpoint, whole.name, "+".join(plans)]
     parts += [f"curve-{radii[0]:g}:{radii[-1]:g}:{len(radii)}" if radii else f"eps-{ball.eps:.6g}"]
@@ -286,10 +315,30 @@ def make_task(
     parts += [f"n{count}"] if count is not None else []
     parts += [f"seed{seed}"] if seed else []
     parts += ["last-iterate"] if last_iterate else []
+    parts += [precision] if precision != "float32" else []
     samples = whole if len(index) == len(whole) else whole.take(index)
-    contents = hashlib.sha256(bytes_of(samples.x) + bytes_of(samples.y)).hexdigest()
-    header = msgspec.structs.replace(header, contents=contents)
-    return Task(model, samples, index, ball, plans, header, record_name(parts), trained_with, tuple(radii))
+    samples = samples.when_read(bounds=ball.bounds, workers=workers).settled()
+    header = msgspec.structs.replace(header, contents=sum_of([samples]))
+    return Task(
+        model, samples, index, ball, plans, header, record_name(parts), trained_with, tuple(radii), choice.reason
+    )
+
+
+def choose_precision(model: nn.Module, samples: Samples, plans: Mapping[str, Plan], precision: str) -> FormatChoice:
+    """Return the number format of the searches; `auto` measures passes on the first samples, if an attack has any."""
+    if precision not in PRECISIONS:
+        raise UnknownNameError("precision", precision, list(PRECISIONS))
+    if precision != "auto":
+        return FormatChoice(precision, "")
+    if not any(attack.searches_fast for plan in plans.values() for attack in plan.values()):
+        return FormatChoice("float32", "no attack among these searches in bfloat16")
+    x, y = load_rows(model, samples, slice(min(PROBED_ROWS, len(samples), rows_per_chunk(samples.shape))))
+
+    def search_once(name: str) -> None:
+        with number_formats(model, ascent=name), inner_mode(model, "running"):
+            input_gradient(model, x, y)
+
+    return choose_format(search_once, x.device.type)
 
 
 def record_name(parts: Sequence[str], *, hashed: bool = False) -> str:

@@ -13,8 +13,8 @@ from sihg.errors import InputError, UnknownNameError
 from sihg.robust.attacks.registry import attack_names, parse_curve, plan_attacks
 from sihg.robust.attacks.runner import check_device, check_model
 from sihg.robust.data.samples import Samples
-from sihg.robust.data.sources import load as load_data
-from sihg.robust.evaluation.evaluate import Progress, Task, make_task, record_name, run_task
+from sihg.robust.data.sources import open_data
+from sihg.robust.evaluation.evaluate import PRECISIONS, Progress, Task, make_task, record_name, run_task
 from sihg.robust.evaluation.findings import Evaluation, RadiusCurve
 from sihg.robust.evaluation.gallery import save_gallery
 from sihg.robust.evaluation.partial import PartialResults
@@ -38,6 +38,7 @@ class EvaluationRequest:
         samples: How many of them, each class in proportion (default: all).
         seed: The seed of the subset and of the attacks.
         last_iterate: Whether fgsm and pgd count only the end of each run.
+        precision: The number format in which pgd and apgd search: float32, bfloat16 or auto; verdicts are float32.
         checkpoint: Which weights of a run, "last" or "best".
         curve: The radii of a curve, "A:B:N"; None for a table at the run's eps.
         points: Whether to keep the adversarial examples, NAME.points.npy.
@@ -54,6 +55,7 @@ class EvaluationRequest:
     samples: int | None = None
     seed: int = 0
     last_iterate: bool = False
+    precision: str = "float32"
     checkpoint: str | None = None
     curve: str | None = None
     points: bool = False
@@ -63,6 +65,8 @@ class EvaluationRequest:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "attacks", tuple(attack_names(self.attacks)))
+        if self.precision not in PRECISIONS:
+            raise UnknownNameError("precision", self.precision, list(PRECISIONS))
         if self.curve is not None:
             parse_curve(self.curve)
 
@@ -74,6 +78,7 @@ class EvaluationRequest:
         parts += [f"seed{self.seed}"] if self.seed else []
         parts += [f"{name}-{self.changes[name]}" for name in CHANGEABLE if name in self.changes]
         parts += ["last-iterate"] if self.last_iterate else []
+        parts += [self.precision] if self.precision != "float32" else []
         parts += [f"curve-{self.curve}"] if self.curve else []
         return record_name(parts, hashed=any(":" in attack for attack in self.attacks))
 
@@ -210,8 +215,10 @@ def prepare(target: Target, *, data_dir: Path | None = None, processes: Processe
     task = make_task(
         *(model, whole, request.attacks, ball, radii, request.samples, request.seed, trained_with),
         last_iterate=request.last_iterate,
+        precision=request.precision,
         source=load_source,
         weights=weights.tensors,
+        workers=settings.workers,
     )
     header = msgspec.structs.replace(
         task.header,
@@ -221,6 +228,7 @@ def prepare(target: Target, *, data_dir: Path | None = None, processes: Processe
         split=request.split,
         device=settings.device,
     )
+    header = msgspec.structs.replace(header, precision=processes.gather(header.precision)[0])  # `auto` is measured
     task = replace(task, name=target.name, header=header)
     handle = None
     if weights.folder is not None and target.home == weights.folder.evaluation:
@@ -237,7 +245,7 @@ def prepare(target: Target, *, data_dir: Path | None = None, processes: Processe
 def _read_samples(data: str, split: str, data_dir: Path | None) -> Samples:
     if split not in SPLITS:
         raise UnknownNameError("split", split, list(SPLITS))
-    train, test = load_data(data, data_dir)
+    train, test = open_data(data, data_dir)
     return test if split == "test" else train
 
 

@@ -116,4 +116,4 @@ def has_stronger_gallery(path: Path, about: GalleryHeader) -> bool:
 
 def has_pictures(samples: Samples) -> bool:
     """Return whether the samples are images, grey or in colour."""
-    return samples.x.dim() == 4 and samples.x.shape[1] in (1, 3)
+    return len(samples.shape) == 3 and samples.shape[0] in (1, 3)

@@ -88,7 +88,7 @@ class PerturbationMemory:
             raise InputError("memory-eps-range", eps=eps)
         check_dtype(dtype)
         if not (is_shard_count(world_size) and 0 <= rank < world_size):
-            raise InputError("memory-processes", rank=rank, world_size=world_size, most=MAX_SHARDS)
+            raise InputError("process-rank", rank=rank, world_size=world_size, most=MAX_SHARDS)
         if not is_shard_count(shards):
             raise InputError("memory-shards", shards=shards, most=MAX_SHARDS)
         self.n, self.shape, self.eps, self.dtype, self.folder = n, tuple(shape), float(eps), dtype, folder

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sihg.robust.certify import worst_case_margins
 from sihg.robust.data.batches import Batch
 from sihg.robust.data.samples import Samples
-from sihg.robust.gradients import backward, cross_entropy_sum, evaluation_mode
+from sihg.robust.gradients import averaging_processes, backward, cross_entropy_sum, evaluation_mode, unwrap
 from sihg.robust.methods.settings import AdversarialSettings
 from sihg.robust.threat import Ball, Feasible, scale_to_ball
 from sihg.robust.waits import Late, LateField, late
@@ -128,6 +128,9 @@ class Method:
             lane, lanes: It gets the samples i with i mod `lanes` = `lane`.
         """
 
+    def expect(self, index: Tensor, epoch: int) -> None:
+        """Begin to read what it keeps in files of these samples: they are the next batch, in this epoch."""
+
     def state(self, epoch: int) -> dict[str, Tensor]:  # noqa: ARG002
         """Return the tensors that a checkpoint made in this epoch has to keep."""
         return {}
@@ -157,10 +160,19 @@ def train_on(
     """Take one step of the optimiser along the gradient at `point`: the last lines of most methods."""
     optimizer.zero_grad()
     logits = model(point)
-    loss = backward(loss_transform(cross_entropy_sum(logits, batch.y)), point, batch.size)
+    loss = backward(loss_transform(cross_entropy_sum(logits, batch.y)), point, loss_divisor(model, batch))
     done = log(loss, logits.detach(), batch.y, passes + len(point), moved=moved, saturated=saturated)
     optimizer.step()
     return done
+
+
+def loss_divisor(model: nn.Module, batch: Batch) -> float:
+    """Return what a summed loss is divided by, so that gradients are those of the mean over the global batch.
+
+    DDP and FSDP2 average gradients over processes, where the global batch needs their sum. A batch that does not say
+    the size of the global batch has its own: then gradients are the average of the processes' means.
+    """
+    return batch.size if batch.size == len(batch.x) else batch.size / averaging_processes(model)
 
 
 def log(
@@ -224,7 +236,7 @@ class AdversarialMethod(AdversarialSettings, Method):
         now = share * min(1.0, batch.time / self.ramp) if self.ramp else share
 
         def mix(loss: Tensor) -> Tensor:
-            margins = worst_case_margins(model, batch.x + ball.low, batch.x + ball.high, batch.y)
+            margins = worst_case_margins(unwrap(model), batch.x + ball.low, batch.x + ball.high, batch.y)
             return (1 - now) * loss + now * cross_entropy_sum(margins, batch.y)
 
         return mix

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from sihg.robust.data.batches import Batch
 from sihg.robust.gradients import backward, cross_entropy_sum, inner_mode, input_gradient
-from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, log
+from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, log, loss_divisor
 from sihg.robust.methods.settings import DATSettings
 from sihg.robust.threat import Feasible, L2Set, LinfSet
 
@@ -43,7 +43,7 @@ class DAT(AdversarialMethod, DATSettings):
         logits = model(batch.x + delta)
         losses = nn.functional.cross_entropy(logits, batch.y, reduction="none")
         weights = losses.detach() / losses.detach().mean() if self.weighted and batch.epoch > 0 else 1.0
-        backward((losses * weights).sum(), batch.x, batch.size)
+        backward((losses * weights).sum(), batch.x, loss_divisor(model, batch))
         done = log(losses.detach().sum(), logits.detach(), batch.y, passes + len(delta))
         optimizer.step()
         return done

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from sihg.robust.data.batches import Batch
 from sihg.robust.gradients import backward, cross_entropy_sum
-from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, log
+from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, log, loss_divisor
 from sihg.robust.methods.settings import FreeSettings
 
 
@@ -50,7 +50,7 @@ class FreeAT(AdversarialMethod, FreeSettings):
             point = (batch.x + delta).requires_grad_()
             optimizer.zero_grad()
             logits = model(point)
-            loss = backward(cross_entropy_sum(logits, batch.y), point, batch.size)
+            loss = backward(cross_entropy_sum(logits, batch.y), point, loss_divisor(model, batch))
             done = log(loss, logits.detach(), batch.y, passes=self.replays * len(delta))
             optimizer.step()
             assert point.grad is not None

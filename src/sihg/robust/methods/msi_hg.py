@@ -108,6 +108,11 @@ class MSIHG(AdversarialMethod, MSIHGSettings):
         )
         self._is_new, self._is_own = not resuming, True
 
+    def expect(self, index: Tensor, epoch: int) -> None:
+        """Begin to read the perturbations of the next batch from files."""
+        if self.memory is not None:
+            self.memory.prefetch(index, epoch)
+
     def state(self, epoch: int) -> dict[str, Tensor]:
         """Return the memory of this epoch or, if it lives in files, what these are checked by on a resume."""
         self._start()

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn.functional import kl_div, log_softmax
 
 from sihg.robust.data.batches import Batch
-from sihg.robust.gradients import ascend, backward, cross_entropy_sum, inner_mode, slope
-from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, log
+from sihg.robust.gradients import ascend, backward, cross_entropy_sum, inner_mode, slope, unwrap
+from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, log, loss_divisor
 from sihg.robust.methods.settings import TRADESSettings
 
 
@@ -34,13 +34,14 @@ class TRADES(AdversarialMethod, TRADESSettings):
         eta = self.step_size or 2.5 * eps / self.steps
         with inner_mode(model, "running"):
             with torch.no_grad():
-                clean = log_softmax(model(batch.x), 1)
+                clean = log_softmax(unwrap(model)(batch.x), 1)
             objective = lambda logits, _y: divergence(clean, logits)  # noqa: E731
             ascend(slope(model, batch.x, batch.y, objective), delta, feasible, eta, self.steps)
         optimizer.zero_grad()
-        natural, attacked = model(batch.x), model(batch.x + delta)
+        natural = model(batch.x)
+        attacked = unwrap(model)(batch.x + delta)  # DDP allows one forward pass of its own per backward pass
         value = cross_entropy_sum(natural, batch.y) + self.beta * divergence(log_softmax(natural, 1), attacked)
-        loss = backward(value, batch.x, batch.size)
+        loss = backward(value, batch.x, loss_divisor(model, batch))
         done = log(loss, attacked.detach(), batch.y, passes=(self.steps + 2.5) * len(delta))
         optimizer.step()
         return done

@@ -16,6 +16,7 @@ from typing import Any, get_type_hints
 
 from sihg.errors import InputError, UnknownNameError
 from sihg.parse import Value, coerce, expand_home, parse_literal
+from sihg.robust.data import OWN_DATA
 from sihg.robust.methods.registry import METHODS, method_fields, settings_class
 from sihg.robust.methods.settings import MethodSettings, check_fields, match_fields, setting, unknown_option
 from sihg.robust.training.schedules import SCHEDULES
@@ -27,7 +28,7 @@ from sihg.user_code import refuse_user_code
 
 PRECISIONS = ("float32", "bfloat16", "auto")
 SECTIONS = ("method", "optimizer", "schedule")
-_NOT_CODE = {"data": ("npz:", "folder:", "fit:"), "evaluate_with": ("transfer:",)}  # names with a colon
+_NOT_CODE = {"data": (*(f"{kind}:" for kind in OWN_DATA), "fit:"), "evaluate_with": ("transfer:",)}  # with a colon
 Table = Mapping[str, object]  # settings by name, as a TOML file or a caller gives them
 
 
@@ -63,7 +64,9 @@ class Settings:
     """
 
     data: str = setting(
-        "digits", "data set: digits, mnist, fashion-mnist, svhn, cifar10, folder:PATH or npz:PATH", may_change=True
+        "digits",
+        "data set: digits, mnist, fashion-mnist, svhn, cifar10, folder:PATH, npz:PATH, npy:PATH, hf:PATH or wds:PATH",
+        may_change=True,
     )
     samples: int | None = setting(None, "number of samples to train on, drawn by class (default: all)", least=1)
     model: str = setting(
@@ -110,6 +113,12 @@ class Settings:
     )
     train_precision: str = setting(
         "float32", "number format of the passes that train, likewise; the weights stay float32", choices=PRECISIONS
+    )
+    workers: int = setting(
+        0,
+        "processes that read a torch Dataset, or threads that read files, where data is not in RAM",
+        least=0,
+        may_change=True,
     )
     device: str = setting("cpu", "where to compute: cpu, cuda, mps, ...", may_change=True)
     method: Choice = setting(Choice("msi-hg"), "name and hyperparameters of the method")  # noqa: RUF009
@@ -328,9 +337,9 @@ def _name_given(values: Table, section: str) -> str | None:
 
 
 def _absolute(source: str) -> str:
-    """Make the path in npz:PATH, folder:PATH or PATH.py:NAME absolute, so that it is valid in every folder."""
+    """Make the path in npz:PATH and the like or PATH.py:NAME absolute, so that it is valid in every folder."""
     kind, _, path = source.partition(":")
-    if kind in ("npz", "folder") and path:
+    if kind in OWN_DATA and path:
         return f"{kind}:{expand_home(path).resolve()}"
     file, _, name = source.rpartition(":")
     return f"{expand_home(file).resolve()}:{name}" if file.endswith(".py") else source

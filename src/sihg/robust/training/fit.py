@@ -13,7 +13,7 @@ from sihg.core.processes import ALONE, Processes, check_lanes
 from sihg.errors import InputError
 from sihg.parse import Number, parse_number
 from sihg.robust.data.locations import data_folder
-from sihg.robust.data.samples import as_samples
+from sihg.robust.data.samples import open_samples
 from sihg.robust.data.sources import SOURCES
 from sihg.robust.methods.base import Method
 from sihg.robust.methods.registry import method_fields, name_of
@@ -45,7 +45,8 @@ def fit(
 
     Args:
         model: The model, which is trained in place.
-        data: Samples, a torch Dataset, or a pair (x, y).
+        data: Samples, a torch Dataset, or a pair (x, y). Items of a Dataset that do not fit in memory, or are random,
+            are read in every epoch, by `workers` processes.
         method: A name such as "msi-hg", or a method such as sihg.PGDAT(eps=0.1).
         eps: The radius of the ball, such as "8/255"; a method object has its own.
         out: A run folder to make (default: none).
@@ -65,7 +66,7 @@ def fit(
         >>> fit(model, (x, y), method="pgd", eps="1/10", epochs=2, steps=3).stopped
         '2 epochs done'
     """
-    samples = as_samples(data)
+    samples = open_samples(data)
     chosen = Settings(data=f"fit:{samples.name}", model=type(model).__name__, batch_size=min(128, len(samples)))
     chosen = chosen.with_values({**_method_values(method, eps, settings), **settings})
     if out is not None and not resume:

@@ -1,20 +1,22 @@
 """From settings to a run that can be trained: whatever can be refused is refused here, before there is a folder."""
 
+import warnings
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from sihg.core.processes import check_lanes
+from sihg.core.processes import Processes, check_lanes
 from sihg.errors import InputError
 from sihg.robust.attacks.registry import Plan, build_plan
 from sihg.robust.attacks.runner import check_device, check_model, check_plans, check_range
 from sihg.robust.data.augment import Augment
 from sihg.robust.data.batches import check_batch_size, epoch_order, steps_per_epoch
+from sihg.robust.data.locations import DataWarning
 from sihg.robust.data.samples import Samples, stratified_split, stratified_subset
-from sihg.robust.data.sources import load as load_data
+from sihg.robust.data.sources import open_data
 from sihg.robust.gradients import cross_entropy_sum, inner_mode, input_gradient
 from sihg.robust.methods.base import Method
 from sihg.robust.methods.registry import build_method
@@ -45,6 +47,12 @@ class PreparedTraining:
     steps: int  # batches per epoch
     remarks: tuple[str, ...] = ()  # what was decided here, for the user to see
 
+    def with_formats_of(self, processes: Processes) -> "PreparedTraining":
+        """Return the run with the number formats that the first process has chosen: `auto` is measured."""
+        names = ("precision", "train_precision")
+        found = processes.gather({name: getattr(self.settings, name) for name in names})[0]
+        return replace(self, settings=self.settings.with_values(found))
+
     def describe_samples(self) -> str:
         """Return the numbers of samples to train on and to evaluate on."""
         source = "held out" if self.settings.validate_on == "train" else "of the test set held out"
@@ -63,7 +71,7 @@ def prepare(settings: Settings, *, data_dir: str | Path | None = None) -> Prepar
         >>> prepare(Settings().with_values({"samples": 100, "batch_size": 30})).steps
         4
     """
-    samples, test = load_data(settings.data, None if data_dir is None else Path(data_dir))
+    samples, test = open_data(settings.data, None if data_dir is None else Path(data_dir))
     train, held_out = split_off(samples, settings, test)
     classes = len(train.classes)
     model = build_model(settings.model, train.shape, classes, width=settings.width, seed=settings.seed)
@@ -102,6 +110,9 @@ def preflight(
     """
     check_batch_size(settings.batch_size, len(train))
     check_lanes(settings.lanes)
+    train = train.when_read(bounds=settings.bounds, workers=settings.workers).settled()
+    if held_out is not None:
+        held_out = held_out.when_read(bounds=settings.bounds, workers=settings.workers).settled()
     device = check_device(settings.device)
     model = model.to(device)
     check_model(model, train)
@@ -126,6 +137,9 @@ def preflight(
     method = method or build_method(settings.method.name, **settings.method_arguments())
     if not isinstance(method, Method):
         raise InputError("method-base", name=settings.method.name, method=type(method))
+    if train.is_random and type(method).bind is not Method.bind:
+        text = "what the method keeps per sample, such as its perturbation, follows none of them: use flip and crop"
+        warnings.warn(f"{train.name} has random transforms of its own, and {text}", DataWarning, stacklevel=3)
     dtype = settings.memory or ("int8" if settings.norm == "linf" else "fp16")
     method.check(model, sample, dtype=dtype)
     steps = steps_per_epoch(len(train), settings.batch_size)

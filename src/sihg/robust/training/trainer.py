@@ -63,6 +63,7 @@ class Trainer:
         if settings.memory_files and folder is None:
             raise InputError("memory-files-folder")
         check_lanes(settings.lanes, processes.size)
+        prepared = prepared.with_formats_of(processes) if processes.size > 1 else prepared
         self.prepared, self.folder, self.processes = prepared, folder, processes
         self.model, self.optimizer, self.method = prepared.model, prepared.optimizer, prepared.method
         own = processes.own(settings.lanes)
@@ -174,6 +175,8 @@ class Trainer:
     def _step(self, batch: GlobalBatch, stop_asked: Callable[[], bool]) -> tuple[bool, bool]:
         """Train on one batch; return whether any process is asked to stop, and whether a checkpoint is due."""
         self.optimizer.time = batch.time
+        for lane, index in batch.coming.items():
+            self.methods[lane].expect(index, self.progress.epoch)
         with self._dated_errors(), reading_once():
             if self.lanes is None:
                 self._train_one_lane(batch.lanes[0])

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sihg.errors import InputError, UnknownNameError
 from sihg.parse import Value
 from sihg.robust import models
-from sihg.robust.data.locations import max_memory
+from sihg.robust.data.available_memory import max_memory
 from sihg.robust.data.pickles import load_torch
 from sihg.robust.training.config import Settings, read_run_settings
 from sihg.store.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
