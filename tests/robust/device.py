@@ -69,7 +69,7 @@ class Waits(TorchDispatchMode):
         self.kinds: Counter[tuple[bool, str]] = Counter()  # (in an ascent, kind)
         self.places: Counter[str] = Counter()
         self.in_ascent = False
-        self.pinned: list[Tensor] = []  # kept, so that no other tensor has their id
+        self.pinned: list[Tensor] = []  # kept, so that no other tensor takes their place
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Count an operation and run it."""
@@ -125,9 +125,12 @@ class Waits(TorchDispatchMode):
 
     def _pin(self, func: Any, tensor: Tensor) -> Any:
         if func.overloadpacket is aten.is_pinned:
-            return any(tensor is one for one in self.pinned)
+            return self._is_pinned(tensor)
         self.pinned.append(copy := tensor.clone())
         return copy
+
+    def _is_pinned(self, host: Tensor) -> bool:
+        return any(host.data_ptr() == one.data_ptr() for one in self.pinned)
 
     def _kind(self, func: Any, args: Any, kwargs: Any) -> str:
         """Return what the host does with the device, "" if it does not have to wait."""
@@ -156,7 +159,7 @@ class Waits(TorchDispatchMode):
 
     def _copy(self, host: Tensor, asynchronous: bool, *, up: bool) -> str:
         way = "up" if up else "down"
-        is_pinned = any(host is one for one in self.pinned)
+        is_pinned = self._is_pinned(host)
         return f"asynchronous copy {way}" if asynchronous and is_pinned else f"copy {way}"
 
 
@@ -169,6 +172,8 @@ class _FromNumbers(TorchFunctionMode):
         if func is torch.Tensor.new_tensor and isinstance(args[0], DeviceTensor):
             kwargs = {"dtype": args[0].dtype, "device": DEVICE, **kwargs}
             func, args = torch.tensor, args[1:]
+        if func is torch.Tensor.tolist and isinstance(args[0], DeviceTensor):
+            return args[0].cpu().tolist()
         is_made = func in (torch.tensor, torch.as_tensor) and not isinstance(args[0], DeviceTensor)
         if is_made and kwargs.get("device") is not None and _is_device(kwargs["device"]):
             del kwargs["device"]
