@@ -183,8 +183,8 @@ def join_processes(device: str = "cpu", *, minutes: float = 10.0) -> Iterator[Pr
         return
     if device.startswith("cuda"):
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    # Its functions have the group as a default. Imported later, as torch does, they would keep the group and its threads
-    # until the interpreter ends, which they sometimes abort.
+    # Its functions have the group as a default argument. If torch imports it later, they keep the group and its threads
+    # until the interpreter ends, which these sometimes abort.
     importlib.import_module("torch.distributed.nn.functional")
     with lost_processes():
         dist.init_process_group("nccl" if device.startswith("cuda") else "gloo", timeout=timedelta(minutes=minutes))
