@@ -180,8 +180,9 @@ def join_processes(device: str = "cpu", *, minutes: float = 10.0) -> Iterator[Pr
         return
     if device.startswith("cuda"):
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    # Optimisers import it. If they do so later, the group's threads outlive the group, and abort Python's exit.
-    importlib.import_module("torch._dynamo")
+    # Its functions have the group as a default argument. If torch imports it later, they keep the group and its threads
+    # until the interpreter ends, which these sometimes abort.
+    importlib.import_module("torch.distributed.nn.functional")
     processes, timeout = Processes(rank(), world_size()), timedelta(minutes=minutes)
     with lost_processes():
         store = open_session(processes.rank, processes.size, timeout)
