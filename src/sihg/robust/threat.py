@@ -255,8 +255,9 @@ def _norms(rows: Tensor, order: float = 2) -> Tensor:
 
 def _on_device(bound: float | Tensor, x: Tensor) -> Tensor:
     """Return a bound in the type and place of x; a number needs no copy."""
-    is_number = isinstance(bound, int | float)
-    return x.new_full((), bound) if is_number else torch.as_tensor(bound, dtype=x.dtype, device=x.device)
+    if isinstance(bound, int | float):
+        return x.new_full((), bound)
+    return torch.as_tensor(bound, dtype=x.dtype, device=x.device)
 
 
 def _expand(bound: Tensor, x: Tensor) -> Tensor:

@@ -171,7 +171,12 @@ class Run:
         stuck = ~self.halved & (self.checked_loss >= self.best_loss)
         self.halved = (self.rises < RHO * length) | stuck
         self.checked_loss, self.rises = self.best_loss.clone(), torch.zeros_like(self.rises)
-        pairs = ((self.delta, self.best), (self.g, self.best_g), (self.loss, self.best_loss), (self.step, self.step / 2))
+        pairs = (
+            (self.delta, self.best),
+            (self.g, self.best_g),
+            (self.loss, self.best_loss),
+            (self.step, self.step / 2),
+        )
         _replace(self.halved, *pairs)
 
 
