@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -104,12 +103,7 @@ class Batch:
     def _noise(self, draw: Callable[..., Tensor], purpose: str, shape: Sequence[int] | None) -> Tensor:
         key = hash_key(self.seed, purpose, self.epoch, self.step)
         wanted = self.x.shape[1:] if shape is None else shape
-        return draw(key, self._numbers, wanted, self.x.dtype)
-
-    @cached_property
-    def _numbers(self) -> Tensor:
-        """The numbers of the samples, on the device of x."""
-        return upload(self.index, self.x.device)
+        return draw(key, upload(self.index, self.x.device), wanted, self.x.dtype)
 
     def lanes(self, count: int) -> "Iterator[Batch]":
         """Yield the samples of each of `count` lanes that has any; sample i is in lane i mod `count`."""

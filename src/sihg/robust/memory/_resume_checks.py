@@ -1,6 +1,7 @@
 """Checks on a resume: what a checkpoint saved of the perturbation memory, and whether its files are as they were."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,15 @@ from sihg.robust.memory._shards import Shards
 from sihg.store.memory_files import ID_BYTES
 
 SECTOR_BYTES = 512  # a power cut can separate what lies in two sectors
+
+
+@dataclass
+class Unfinished:
+    """The rows that an epoch must write again after a resume, and the tags that the checkpoint has for them."""
+
+    epoch: int
+    rows: NDArray[np.bool_]  # of the owned samples, in their order
+    tags: RowTags
 
 
 def check_state(state: Mapping[str, Tensor], samples: Index, rows_as: RowFormat) -> tuple[NDArray[Any], Index]:

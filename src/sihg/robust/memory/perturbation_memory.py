@@ -13,35 +13,25 @@ lane l of L holds the samples i = l mod L, so that any W that divides L can load
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from sihg.errors import InputError
 from sihg.parse import Number, parse_number
 from sihg.robust.memory._behind import Behind
 from sihg.robust.memory._device_rows import DeviceRows
-from sihg.robust.memory._resume_checks import check_file_state, check_open, check_state, check_unchanged
-from sihg.robust.memory._row_format import Index, RowFormat, Rows, RowTags, check_dtype, refuse_late
+from sihg.robust.memory._index_checks import check_delta, check_epoch, check_index
+from sihg.robust.memory._resume_checks import Unfinished, check_file_state, check_open, check_state, check_unchanged
+from sihg.robust.memory._row_format import Index, RowFormat, Rows, check_dtype, refuse_late
 from sihg.robust.memory._shards import Shards
 from sihg.robust.waits import download, refuse_if, upload
 from sihg.store.memory_files import MAX_SHARDS, count_shards, is_shard_count, map_generations
 
 MAX_ROWS_PER_BLOCK, MAX_BLOCK_BYTES = 4096, 2**24  # where all rows are read
-
-
-@dataclass
-class _Unfinished:
-    """The rows that an epoch must write again after a resume, and the tags that the checkpoint has for them."""
-
-    epoch: int
-    rows: NDArray[np.bool_]  # of the owned samples, in their order
-    tags: RowTags
 
 
 class PerturbationMemory:
@@ -96,7 +86,7 @@ class PerturbationMemory:
         self._format = RowFormat(n, self.shape, self.eps, dtype, folder)
         self._id = b""
         self._behind = Behind()
-        self._unfinished: _Unfinished | None = None
+        self._unfinished: Unfinished | None = None
         row_bytes = self._format.row_bytes
         if folder is None:
             self._shards: Shards = Shards.in_ram(n, row_bytes, rank, world_size)
@@ -153,8 +143,8 @@ class PerturbationMemory:
         Raises:
             InputError: A row is damaged, was overwritten, or belongs to another process.
         """
-        where = self._check_index(index)
-        _check_epoch(epoch)
+        where = check_index(index, self.n, self.rank, self.world_size)
+        check_epoch(epoch)
         ready = self._behind.take(where, epoch)
         if ready is not None:
             return ready
@@ -171,8 +161,8 @@ class PerturbationMemory:
             epoch: The epoch of that `read`.
         """
         if self.folder is not None:
-            where = self._check_index(index).copy()
-            _check_epoch(epoch)
+            where = check_index(index, self.n, self.rank, self.world_size).copy()
+            check_epoch(epoch)
             self._behind.read(where, epoch, partial(self._read_ahead, where, epoch))
 
     def write(self, index: Tensor, epoch: int, delta: Tensor) -> None:
@@ -187,13 +177,9 @@ class PerturbationMemory:
         Raises:
             InputError: A perturbation is NaN, infinite or larger than eps; nothing is stored.
         """
-        where = self._check_index(index)
-        _check_epoch(epoch)
-        if len(np.unique(where)) < len(where):
-            twice = int(np.flatnonzero(np.bincount(where) > 1)[0])
-            raise InputError("memory-index-twice", sample=twice)
-        if delta.shape != (len(where), *self.shape):
-            raise InputError("memory-delta-shape", shape=tuple(delta.shape), wanted=(len(where), *self.shape))
+        where = check_index(index, self.n, self.rank, self.world_size)
+        check_epoch(epoch)
+        check_delta(where, delta, self.shape)
         values = delta.detach().to(torch.float32).reshape(-1, self._format.values)
         if isinstance(self._shards, DeviceRows) or (self.folder is not None and values.device.type != "cpu"):
             self._write_from_device(where, epoch, values)
@@ -343,25 +329,11 @@ class PerturbationMemory:
             check_open(self._format, self._shards, where[mine], now[part][mine], epoch)
         if self._unfinished is None or self._unfinished.epoch != epoch:
             none = np.zeros(self.owned, bool), np.zeros((self.owned, 2), np.uint32)
-            self._unfinished = _Unfinished(epoch, *none)
+            self._unfinished = Unfinished(epoch, *none)
         self._unfinished.rows[samples // self.world_size] = is_open
         self._unfinished.tags[samples // self.world_size] = now
 
     # ---- rows
-
-    def _check_index(self, index: Tensor) -> Index:
-        where: Index = index.detach().cpu().numpy()
-        if where.ndim != 1 or where.dtype != np.int64:
-            raise InputError("memory-index-type", dtype=str(index.dtype), shape=tuple(index.shape))
-        if len(where) and not 0 <= where.min() <= where.max() < self.n:
-            wrong = int(where[(where < 0) | (where >= self.n)][0])
-            raise InputError("memory-index-range", sample=wrong, last=self.n - 1)
-        foreign = where % self.world_size != self.rank
-        if foreign.any():
-            sample = int(where[foreign][0])
-            place = {"rank": self.rank, "world_size": self.world_size}
-            raise InputError("memory-foreign-sample", sample=sample, owner=sample % self.world_size, **place)
-        return where
 
     def _lane_rows(self, lane: int | None = None, lanes: int | None = None) -> Index:
         """Return the samples of a lane, which this process must own; of all lanes that it owns by default."""
@@ -420,8 +392,3 @@ class PerturbationMemory:
             newer = (theirs > mine) & (theirs < epoch)
             rows[newer] = others[newer]
         return rows
-
-
-def _check_epoch(epoch: int) -> None:
-    if not 0 <= epoch < 2**32 - 1:
-        raise InputError("memory-epoch", epoch=epoch)

@@ -182,7 +182,7 @@ def _check_smallest_batch(model: nn.Module, sample: Tensor, n: int, settings: Se
     if _fewest_rows(n, settings) > 1:
         return
     try:
-        with torch.no_grad(), torch.random.fork_rng():
+        with torch.no_grad(), torch.random.fork_rng([sample.device] if sample.is_cuda else []):
             deepcopy(model).train()(sample)
     except ValueError as error:
         if "per channel" not in str(error):
