@@ -288,7 +288,7 @@ def _refuse_logits() -> NoReturn:
 
 
 def _refuse_gradient(rows: Rows, bad: Tensor) -> NoReturn:
-    raise NotFiniteError("input-gradient-not-finite", row=int(rows.number[_first_row(bad)]))
+    raise NotFiniteError("input-gradient-not-finite", row=int(rows.number[int(bad.nonzero()[0])]))
 
 
 def check_points(name: str, ball: Ball, x: Tensor, x_adv: Tensor, numbers: Tensor) -> None:
