@@ -4,7 +4,7 @@ BIN := .venv/bin
 ENV := .venv/.current
 PEERS := .venv/.peers
 
-.PHONY: env peers demo test test-lowest lint format bench clean
+.PHONY: env peers demo test test-processes test-lowest lint format bench clean
 .DELETE_ON_ERROR:
 
 env: $(ENV)
@@ -29,12 +29,16 @@ demo: env
 test: env
 	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term
 
+# One after the other: each starts up to four processes.
+test-processes: env
+	$(BIN)/python -m pytest -m processes
+
 # The same tests with the lowest versions that pyproject.toml allows (lowest.txt), on Python 3.11. From PyPI, torch 2.6
 # brings 5 GB of CUDA; PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu gives its small build for CPUs.
 LOWEST := .venv-lowest/bin/python
 test-lowest:
 	test -x $(LOWEST) || python3.11 -m venv .venv-lowest
-	$(LOWEST) -m pip install --quiet --disable-pip-version-check -c lowest.txt -e . hypothesis pytest pytest-cov pytest-xdist tensorboardX
+	$(LOWEST) -m pip install --quiet --disable-pip-version-check -c lowest.txt -e . datasets hypothesis pytest pytest-cov pytest-xdist tensorboardX
 	$(LOWEST) -m pytest -n 2 --dist worksteal
 
 lint: env

@@ -19,6 +19,10 @@ def _doctests_write_elsewhere(request: pytest.FixtureRequest, monkeypatch: pytes
         torch.set_printoptions(profile="default")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the long tests first, so that the other process does the rest meanwhile."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run the long tests first, so that the other process does the rest meanwhile; some only if they are asked for."""
+    if "processes" not in config.option.markexpr:
+        left_out = [item for item in items if item.get_closest_marker("processes") is not None]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item.get_closest_marker("processes") is None]
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)

@@ -20,7 +20,9 @@ BENCHMARKS = {
     "training_speed": "an epoch of PGD AT compared with its bare passes and with ART's trainer",
     "perturbation_memory": "share of an MSI-HG training step spent on the perturbation memory",
     "memory_files": "an MSI-HG training step with its memory in files of which nothing is in RAM",
+    "lanes": "a training step in 4 lanes and on 2 processes; bytes sent per step",
     "malloc_retention": "a training step when malloc keeps freed memory, and when it does not",
+    "precision": "training steps and PGD-20 in float32 compared with bfloat16, and what auto chooses",
     "channels_last": "a pass of our models: channels-last compared with channels-first layout",
 }
 TAKE_HOURS = ("pgd_50_10", "autoattack_speed")

@@ -1,10 +1,14 @@
-"""Compare training in bfloat16 with training in float32: paired seeds, PGD-20 accuracy judged in float32.
+"""Compare the results of bfloat16 with those of float32, in training and in evaluations.
 
     python -m benchmarks.precision_quality train --preset mnist-fast --seeds 5 --out runs/quality
+    python -m benchmarks.precision_quality verdicts RUN --samples 2000
 
-Each seed is trained twice, with all passes in float32 and with all passes in bfloat16. Runs are made one after the
-other, with one thread, in OUT/PRESET-sSEED-FORMAT. The same command resumes what was interrupted and prints what is
-finished; `--show` only prints.
+`train`: paired seeds, PGD-20 accuracy judged in float32. Each seed is trained twice, with all passes in float32 and
+with all passes in bfloat16. Runs are made one after the other, with one thread, in OUT/PRESET-sSEED-FORMAT. The same
+command resumes what was interrupted and prints what is finished; `--show` only prints.
+
+`verdicts`: PGD-20 on the test samples of a run, in float32 with two seeds and in bfloat16 with the first one. Breaks
+that bfloat16 misses or gains should not be more than those between the two seeds.
 """
 
 import argparse
@@ -18,6 +22,7 @@ from statistics import fmean, stdev
 FORMATS = ("float32", "bfloat16")
 ATTACKS = ("natural", "pgd-20")
 MAX_DIFFERENCE = 1.0  # points: the interval should lie within
+MAX_ACCURACY_DIFFERENCE = 0.15  # points of robust accuracy between evaluations in both formats
 
 
 def main() -> int:
@@ -34,6 +39,12 @@ def main() -> int:
     train.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder of the runs")
     train.add_argument("--show", action="store_true", help="only print what is finished")
     train.set_defaults(compare=compare_trainings)
+    verdicts = parts.add_parser("verdicts", help="compare PGD-20 verdicts: two seeds in float32, one in bfloat16")
+    verdicts.add_argument("run", type=Path, metavar="RUN", help="the run folder of a robust model")
+    verdicts.add_argument("--samples", type=int, default=2000, metavar="N", help="test samples (default: 2000)")
+    verdicts.add_argument("--attack", default="pgd-20", metavar="A", help="the attack (default: pgd-20)")
+    verdicts.add_argument("--data-dir", type=Path, metavar="DIR", help="the folder of the data files")
+    verdicts.set_defaults(compare=compare_verdicts)
     args = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported, later
     args.compare(args)
@@ -112,6 +123,52 @@ def summary(args: argparse.Namespace) -> str:
         verdict = "within" if within else "NOT within"
         lines.append(f"bfloat16 - float32: {mean:+.2f} +- {half:.2f} points (95 %), {verdict} {MAX_DIFFERENCE:g}")
     return "\n".join(lines)
+
+
+# ---- evaluation
+
+
+def compare_verdicts(args: argparse.Namespace) -> None:
+    """Print what bfloat16 breaks in comparison with float32, beside what another seed breaks."""
+    from benchmarks.timing import Row, format_table
+    from sihg.robust.attacks.registry import build_plan
+    from sihg.robust.attacks.runner import run_attacks
+    from sihg.robust.data.samples import stratified_subset
+    from sihg.robust.data.sources import load as load_data
+    from sihg.robust.threat import Ball
+    from sihg.robust.training.weights import load, read_run_weights
+
+    settings = read_run_weights(args.run).settings
+    samples = stratified_subset(load_data(settings.data, args.data_dir)[1], args.samples)
+    plans = {args.attack: build_plan(args.attack, Ball(settings.eps, settings.norm, settings.bounds))}
+    model, broken = load(args.run), {}
+    for name, seed, precision in (
+        ("float32, A", 0, "float32"),
+        ("float32, B", 1, "float32"),
+        ("bfloat16, A", 0, "bfloat16"),
+    ):
+        (outcome,) = run_attacks(model, samples, plans, seed=seed, precision=precision)
+        broken[name] = outcome.broken
+    first = broken["float32, A"]
+    counts = {name: (int((first & ~one).sum()), int((one & ~first).sum())) for name, one in broken.items()}
+    accuracies = {name: 100 * float((~one).float().mean()) for name, one in broken.items()}
+    rows: list[Row] = [
+        {
+            "format, seed": name,
+            "robust accuracy %": accuracies[name],
+            "missed of float32, A": counts[name][0],
+            "gained": counts[name][1],
+        }
+        for name in broken
+    ]
+    difference = accuracies["bfloat16, A"] - accuracies["float32, A"]
+    fewer = sum(counts["bfloat16, A"]) <= sum(counts["float32, B"])
+    verdict = "holds" if fewer and abs(difference) <= MAX_ACCURACY_DIFFERENCE else "DOES NOT HOLD"
+    print(f"{args.run}: {args.attack}, {len(samples)} samples, eps {settings.eps:g}\n{format_table(rows)}")
+    print(
+        f"bfloat16 changes no more verdicts than another seed, and robust accuracy by at most "
+        f"{MAX_ACCURACY_DIFFERENCE} points (here {difference:+.2f}): {verdict}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """The examples run, and the whole method in one file takes the steps of the library."""
 
+import os
 import re
+import subprocess
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
@@ -133,3 +135,24 @@ def test_adaptive_attack_breaks_a_linear_model_behind_a_threshold() -> None:
     breakable = (worst.gather(1, ((y + 1) % 3)[:, None]) > worst.gather(1, y[:, None])).flatten()
     assert int((breakable & (model(x).argmax(1) == y)).sum()) >= 5
     assert bool((model(points).argmax(1) != y)[breakable].all())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ddp.py", "fsdp2.py", "accelerate_loop.py"])
+def test_loops_on_two_processes_find_every_perturbation(name: str) -> None:
+    if name == "accelerate_loop.py":
+        pytest.importorskip("accelerate", reason="accelerate is not installed")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*command, str(EXAMPLES / name)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = re.findall(r"perturbations found: (\S+)%, accuracy: (\S+)%", done.stdout)
+    assert len(found) == 1  # from one process
+    assert float(found[0][0]) == 100
+    assert float(found[0][1]) > 70

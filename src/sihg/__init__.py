@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sihg.core.hybrid import HybridGradient as HybridGradient
+    from sihg.core.processes import join_processes as join_processes
     from sihg.minimax import Problem as Problem
     from sihg.minimax import solve as solve
     from sihg.minimax import zoo as zoo
@@ -58,6 +59,7 @@ _HOMES = {
     "batches": "sihg.robust.data.batches",
     "ShardedBatchSampler": "sihg.robust.data.sharded_sampler",
     "fit": "sihg.robust.training.fit",
+    "join_processes": "sihg.core.processes",
     "number_formats": "sihg.robust.precision",
     "load": "sihg.robust.training.weights",
     **dict.fromkeys(_EVALUATION, "sihg.robust.evaluation"),

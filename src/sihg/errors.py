@@ -24,6 +24,13 @@ class SihgError(Exception):
 
     printed_by: int | None = None  # the process that prints it, if several have it (None: the first)
 
+    @classmethod
+    def told(cls, message: str, code: str) -> Self:
+        """Return an error that another process has told of."""
+        error = cls(message)
+        error.code = code
+        return error
+
     def within(self, place: object) -> Self:
         """Put the name of a file or the like before the message, and return the error."""
         self.args = (f"{place}: {self}",)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sihg.cli import data
-from sihg.robust.data import download
+from sihg.robust.data import OWN_DATA, download
 from tests.robust.data.sets import put, small_mnist, write_mnist
 
 
@@ -40,6 +40,7 @@ def test_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     table = capsys.readouterr().out
     assert "svhn           3x32x32           10   73257   26032  partial " in table
     assert "(without test_32x32.mat)" in table
+    assert all(f"{kind}:PATH" in table for kind in OWN_DATA)
 
 
 def test_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,6 +66,18 @@ def test_a_run_by_hand(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert file["index"].tolist() == list(range(397))
 
 
+def test_a_search_in_bfloat16_is_named(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("evaluate", done, "--attacks", "pgd-3", "--samples", "40", "--precision")
+    assert run(*words, "bfloat16") == 0
+    assert "searched in bfloat16, judged in float32" in capsys.readouterr().out.replace("\n", " ")
+    record = json.loads((done / "evaluation" / "last_test_pgd-3_n40_bfloat16.json").read_text())
+    assert record["precision"] == "bfloat16"
+    assert run(*words, "auto", "--json") == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["precision"] in ("float32", "bfloat16")
+    assert "times as fast" in captured.err
+
+
 def test_a_subset_tells_which_samples_it_is_of(done: Path) -> None:
     assert run("evaluate", done, "--attacks", "natural", "--samples", "40", "--seed", "3") == 0
     samples = data.load("digits")[1]
@@ -242,6 +254,32 @@ def test_a_float64_file_can_be_trained_on(tmp_path: Path, capsys: pytest.Capture
     capsys.readouterr()
     assert run("evaluate", tmp_path / "run", "--json") == 0
     assert json.loads(capsys.readouterr().out)["samples"] == 12
+
+
+def test_data_that_does_not_fit_is_trained_on_and_evaluated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for size, split in ((48, "train"), (12, "test")):
+        rng = np.random.default_rng(size)
+        np.save(tmp_path / f"x_{split}.npy", rng.integers(0, 256, (size, 8, 8), np.uint8))
+        np.save(tmp_path / f"y_{split}.npy", np.arange(size) % 3)
+    words = ("--data", f"npy:{tmp_path}", "--eps", "0.1", "--epochs", "1", "--steps", "1", "--width", "1/4")
+    found = []
+    for name in ("small", "large"):
+        assert run("train", "--out", tmp_path / name, *words, "--workers", "2") == 0
+        capsys.readouterr()
+        assert run("evaluate", tmp_path / name, "--attacks", "natural,pgd-3", "--json") == 0
+        found.append(json.loads(capsys.readouterr().out))
+        monkeypatch.setattr("sihg.robust.data.samples.max_memory", lambda: 100)
+    small, large = found
+    assert small["sha256"] == large["sha256"]  # of the weights
+    assert large["contents"].startswith("rows:")
+    assert [row["broken"] for row in small["attacks"]] == [row["broken"] for row in large["attacks"]]
+    assert run("report", tmp_path / "small", tmp_path / "large") == 0
+    gallery = ["clean", "adversarial"]
+    here, there = (np.load(tmp_path / name / "gallery.npz") for name in ("small", "large"))
+    assert all(np.array_equal(here[key], there[key]) for key in gallery)
+    here.close(), there.close()
 
 
 def test_mistakes(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

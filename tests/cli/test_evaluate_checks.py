@@ -13,7 +13,8 @@ from sihg.store.schema import Check
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("trained") / "run"
-    words = ("--epochs", "1", "--samples", "200", "--validation", "20", "--steps", "2", "--width", "1/4")
+    words = ["--epochs", "2", "--samples", "200", "--validation", "20", "--steps", "2", "--width", "1/4"]
+    words += ["--batch-size", "20"]
     assert main(["train", "--out", str(out), *words]) == 0
     return out
 

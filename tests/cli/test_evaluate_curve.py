@@ -38,7 +38,7 @@ def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("trained") / "run"
-    words = ("--method", "pgd", "--steps", "1", "--eps", "0.2", "--epochs", "6", "--samples", "600")
+    words = ("--method", "pgd", "--steps", "1", "--eps", "0.2", "--epochs", "8", "--samples", "600")
     assert run("train", "--out", out, *words, "--batch-size", "32", "--validation", "20", "--width", "1/4") == 0
     return out
 

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from sihg.cli import grid_progress
 from sihg.cli.grid_progress import GridProgress, format_duration
-from sihg.experiments.launcher import JobEnded, JobProgressed, JobStarted, Progress
+from sihg.experiments.launcher import JobEnded, JobProgressed, JobQueued, JobStarted, Progress
 from sihg.experiments.time_left import TimeLeft
 
 COSTS = {name: {"training": 60.0, "pgd-20": 20.0} for name in ("pgd-s0", "msi-hg-s0", "pgd-s1")}
@@ -49,6 +49,16 @@ def test_few_lines_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> Non
         for done in range(60):
             progress.show(JobProgressed("pgd-s0", Progress("training", done, 60)))
     assert capsys.readouterr().err == ""
+
+
+def test_jobs_in_the_queue_of_a_cluster(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(grid_progress, "SECONDS_BETWEEN_LINES", 0.0)
+    with GridProgress(TimeLeft(COSTS, 2, lambda: 0.0), 4, 1, is_done) as progress:
+        for event in (JobQueued("pgd-s0", "7_0"), JobQueued("pgd-s1", "7_1"), JobStarted("pgd-s0")):
+            progress.show(event)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == ["pgd-s0: job 7_0", "pgd-s1: job 7_1"]
+    assert lines[2].startswith("pgd-s0 starting 0%; 1 of 4 done, 1 in the queue, about ")
 
 
 def test_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

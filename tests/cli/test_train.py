@@ -335,7 +335,7 @@ def test_a_single_sample_for_batch_normalisation(tmp_path: Path, capsys: pytest.
     words = ("--model", f"{tmp_path / 'nets.py'}:make", "--samples", "100", "--validation", "19", "--batch-size", "20")
     said = refused(capsys, "train", "--out", tmp_path / "run", *words)
     assert "batch normalisation needs 2 or more" in said
-    assert "(81 samples, batch_size 20, 1 parts)" in said
+    assert "(81 samples, batch_size 20, 1 lanes)" in said
 
 
 LOGGERS = """

@@ -16,7 +16,7 @@ from torch import Tensor
 from sihg.robust.data.batches import SHARDS
 from sihg.robust.memory import PerturbationMemory
 from sihg.robust.memory import perturbation_memory as module
-from sihg.store.memory_files import FORMAT, MAX_SHARDS
+from sihg.store.memory_files import FORMAT, MAX_SHARDS, expected_files
 from sihg.store.seal import NO_SUM, SEAL_KEY, seal
 from tests.refused import refused
 from tests.robust.perturbations import EPS, SHAPE, draws, everything, index, row
@@ -363,3 +363,14 @@ def test_a_process_ends_with_its_rows_written(tmp_path: Path) -> None:
     again, expected = in_files(tmp_path / "a"), PerturbationMemory(N, SHAPE, EPS)
     fill([expected])
     assert torch.equal(everything(again, EPOCHS + 1), everything(expected, EPOCHS + 1))
+
+
+def test_every_missing_file_of_a_memory_is_known(tmp_path: Path) -> None:
+    PerturbationMemory(N, SHAPE, EPS, folder=tmp_path, shards=4)
+    assert sorted(expected_files(tmp_path)) == sorted(tmp_path.iterdir())
+    few = tmp_path / "few"
+    PerturbationMemory(3, SHAPE, EPS, folder=few, shards=4)
+    assert sorted(expected_files(few)) == sorted(few.iterdir())
+    for damaged in (b"", b"[]", b'{"n": null}', b'{"n": 1e999, "shards": 1}'):
+        (few / "memory.json").write_bytes(damaged)
+        assert len(expected_files(few)) == 3

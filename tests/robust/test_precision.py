@@ -93,6 +93,26 @@ def test_a_loop_of_ones_own_gets_float32_logits_and_gradients() -> None:
     assert spy.weight.grad.dtype == torch.float32
 
 
+def test_scopes_nest_and_inputs_may_have_names() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(1, 2, 3)
+
+        def forward(self, image: Tensor) -> Tensor:
+            out: Tensor = self.conv(image)
+            return out.float() + (out.dtype == torch.bfloat16)
+
+    model, x = Named(), torch.zeros(1, 1, 4, 4)
+    plain = model(x)
+    with number_formats(model, training="bfloat16"), number_formats(model, ascent="bfloat16"):
+        assert torch.equal(model(image=x), plain)
+        assert not is_compiled(model)
+        with inner_mode(model, "running"):
+            assert bool((model(image=x) > plain + 0.5).all())
+    assert torch.equal(model(x), plain)
+
+
 def test_formats_end_with_their_scope_also_after_an_error() -> None:
     model, spy = spied()
     with pytest.raises(ZeroDivisionError), number_formats(model, training="bfloat16"):

@@ -21,8 +21,14 @@ EPILOG = """examples:
   sihg data check cifar10 --data-dir /data
 
 Files are looked for in --data-dir, else in $SIHG_DATA, else in sihg/data in your cache folder. For data of your own,
-give folder:PATH (one sub-folder per class) or npz:PATH (arrays x, y and optionally x_test, y_test) instead of a name.
+give one of these instead of a name; what does not fit in memory is read when it is needed:
+  folder:PATH   images, one sub-folder per class
+  npz:PATH      a file with the arrays x, y and optionally x_test, y_test
+  npy:PATH      a folder with x_train.npy, y_train.npy and optionally x_test.npy, y_test.npy
+  hf:PATH       a Hugging Face data set that save_to_disk wrote (pip install 'sihg[hf]')
+  wds:PATH      WebDataset shards: a folder, or a pattern such as 'data/set-{0000..0009}.tar'
 """
+OWN = "your own data: folder:PATH, npz:PATH, npy:PATH, hf:PATH or wds:PATH (see `sihg data --help`)"
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", summary: str) -> None:
@@ -66,6 +72,7 @@ def _table(rows: "Sequence[DataSetStatus]") -> str:
         missing = f" (without {', '.join(row.missing)})" if row.state == "partial" else ""
         numbers = f"{row.classes:7} {row.train:7} {row.test:7}"
         lines.append(f"{row.name:14} {shape:12} {numbers}  {row.state:9} {row.path}{missing}")
+    lines.append(OWN)
     return "\n".join(lines)
 
 

@@ -5,7 +5,6 @@ Why argparse: which settings exist depends on the method, which libraries that b
 cyclopts 38, tyro 39, torch 625). Only the module of the command that is asked for is imported.
 """
 
-import os
 import sys
 
 try:
@@ -18,7 +17,7 @@ try:
     from sihg.cli.common import CommandParser
     from sihg.cli.terminal import drop_undelivered, prepare_streams, say, show
     from sihg.errors import SihgError, UnknownNameError
-    from sihg.launch import end_with_launcher, world_size
+    from sihg.launch import end_with_launcher
 except KeyboardInterrupt:  # before there is a command that could say so
     sys.exit(130)
 
@@ -78,14 +77,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0 done, 1 a part of it failed, 2 invalid input, 130 interrupted, 141 nobody reads the result.
     """
     end_with_launcher()  # before torch is imported, which takes a second
-    code = _run_command(argv)
-    if world_size() > 1:  # at Python's exit, threads of gloo can abort a process that has done its work
-        os._exit(code)
-    return code
-
-
-def _run_command(argv: Sequence[str] | None) -> int:
-    """Run a command and turn errors into messages and exit codes."""
     prepare_streams()
     try:
         try:

@@ -12,7 +12,8 @@ from sihg.cli.setting_flags import add_settings_arguments, read_settings_argumen
 from sihg.cli.terminal import say, show
 
 if TYPE_CHECKING:
-    from sihg.experiments.grid_run import GridResult
+    from sihg.experiments.grid_run import GridResult, GridRun
+    from sihg.experiments.torchrun import Processes
 
 METHODS = "pgd,dat,yopo,msi-hg"
 ATTACKS = "natural,pgd-20,pgd-50-10"
@@ -22,6 +23,7 @@ EPILOG = """examples:
   sihg reproduce mnist --list
   sihg reproduce mnist --preset mnist-fast --methods pgd,msi-hg --trials 3 --epochs 8 --samples 2000
   sihg reproduce svhn --trials 1 --set samples=20000 --out runs/small-svhn
+  torchrun --nproc-per-node 4 -m sihg reproduce mnist
   sihg reproduce cifar10 --device cuda --launcher slurm --slurm gpus_per_node=1 --slurm time=8:00:00
 
 Any setting of `sihg train` may be given; it goes to the methods that have it. --samples is the number of test samples,
@@ -31,6 +33,7 @@ Results do not depend on --jobs or --launcher. Methods and trials may be added l
 
 With --launcher slurm each cell is a job of the cluster; DIR/submitit has the output of the jobs. Ctrl-C then ends only
 the waiting: the jobs go on, and the same command waits for them. --jobs limits how many run at a time (default: all).
+Under torchrun the cells are divided over its processes; each runs --jobs at a time (default: 1).
 """
 
 
@@ -73,15 +76,20 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the grid, and print each warning as one line."""
-    with print_warnings():
-        return _run(args)
+    """Run the grid, and print each warning as one line. Of torchrun's processes only the first one prints."""
+    from sihg.experiments.torchrun import joined_processes
+
+    with print_warnings(), joined_processes() as processes:
+        if processes.is_first:
+            return _run(args, processes)
+        if processes.start():
+            for _ in _grid_run(args, processes).events():
+                pass
+        return 0
 
 
-def _run(args: argparse.Namespace) -> int:
-    """Check and measure the grid, run the cells that are not done, print the results."""
-    from sihg.cli.grid_progress import GridProgress, format_duration
-    from sihg.cli.grid_table import listing
+def _grid_run(args: argparse.Namespace, processes: "Processes") -> "GridRun":
+    """Build and check the grid."""
     from sihg.experiments.grid_run import GridRun, build_grid
 
     grid = build_grid(
@@ -96,17 +104,33 @@ def _run(args: argparse.Namespace) -> int:
         trust=args.trust,
         settings=read_settings_arguments(args),
     )
+    return GridRun(
+        grid,
+        jobs=args.jobs,
+        data_dir=args.data_dir,
+        launcher=args.launcher,
+        slurm=args.slurm,
+        processes=processes,
+    )
+
+
+def _run(args: argparse.Namespace, processes: "Processes") -> int:
+    """Measure the grid, run the cells that are not done, print the results."""
+    from sihg.cli.grid_progress import GridProgress, format_duration
+    from sihg.cli.grid_table import listing
+
+    grid_run = _grid_run(args, processes)
+    grid = grid_run.grid
     say(f"settings: preset {args.preset or args.data}")
-    grid_run = GridRun(grid, jobs=args.jobs, data_dir=args.data_dir, launcher=args.launcher, slurm=args.slurm)
     cells, left = len(grid_run.cells), len(grid_run.left)
     if left:
         say("measuring a few steps of each method")
         grid_run.measure()
     if args.list:
-        show(listing(grid, grid_run.costs, grid_run.jobs, as_json=args.json))
+        show(listing(grid, grid_run.costs, grid_run.at_once, as_json=args.json))
         return 0
     if left:
-        amount = f"{left} of {cells} cells to run in {grid.folder}, {grid_run.jobs} at a time"
+        amount = f"{left} of {cells} cells to run in {grid.folder}, {grid_run.at_once} at a time"
         say(f"{amount}: about {format_duration(grid_run.seconds())}")
     with (
         GridProgress(grid_run.time_left(), cells, cells - left, grid_run.is_done) as display,

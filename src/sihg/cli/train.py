@@ -29,6 +29,7 @@ EPILOG = """examples:
   sihg train --preset svhn --tau 6/255 --flip --set schedule.peak=4 --out runs/svhn --data-dir /data
   sihg train --config runs/svhn/config.toml --seed 1 --out runs/svhn-1
   torchrun --nproc-per-node 4 -m sihg train --data cifar10 --lanes 4 --out runs/cifar10
+  sihg train --data npy:arrays --workers 2 --eps 8/255 --out runs/large
   sihg train --data npz:mine.npz --model mypackage.nets:make --eps 8/255 --optimizer adamw --lr 1e-3 --out runs/mine
 """
 

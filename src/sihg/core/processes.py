@@ -5,6 +5,7 @@ the order of a binary tree over the lanes, wherever these are computed, so that 
 of processes.
 """
 
+import importlib
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -28,10 +29,6 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 
 class ProcessLostError(SihgError):
     """Raised when another process of the run has ended or does not answer."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"another process of this run has ended or does not answer ({reason}): see its own message")
-        self.code = "process-lost"
 
 
 @dataclass(eq=False)
@@ -120,8 +117,7 @@ class Processes:
         if failed is None:
             return
         if error is None:
-            error = SihgError(texts[failed][0])
-            error.code = texts[failed][1]
+            error = SihgError.told(*texts[failed])
         error.printed_by = failed
         raise error
 
@@ -143,7 +139,8 @@ class Processes:
         try:
             yield
         except SihgError as error:
-            error.printed_by = 0
+            if error.printed_by is None:
+                error.printed_by = 0
             raise
 
     def _device(self) -> torch.device:
@@ -183,6 +180,8 @@ def join_processes(device: str = "cpu", *, minutes: float = 10.0) -> Iterator[Pr
         return
     if device.startswith("cuda"):
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    # Optimisers import it. If they do so later, the group's threads outlive the group, and abort Python's exit.
+    importlib.import_module("torch._dynamo")
     processes, timeout = Processes(rank(), world_size()), timedelta(minutes=minutes)
     with lost_processes():
         store = open_session(processes.rank, processes.size, timeout)
@@ -205,7 +204,7 @@ def lost_processes() -> Iterator[None]:
     try:
         yield
     except (RuntimeError, OSError) as error:
-        raise ProcessLostError(str(error).split("\n")[0]) from error
+        raise ProcessLostError("process-lost", reason=str(error).split("\n")[0]) from error
 
 
 def check_lanes(lanes: int, size: int = 1) -> None:

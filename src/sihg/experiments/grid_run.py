@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,8 +13,10 @@ from sihg.experiments._slurm import SlurmLauncher
 from sihg.experiments._slurm_options import parse_slurm_options
 from sihg.experiments.grid import Cell, Grid, count_cores
 from sihg.experiments.grid_summary import GridWarning, MethodSummary, collect_warnings, summarise
-from sihg.experiments.launcher import Event, Job, JobEnded, Launcher
+from sihg.experiments.launcher import Event, Job, JobEnded, JobStarted, Launcher
 from sihg.experiments.time_left import TimeLeft, schedule_length
+from sihg.experiments.torchrun import Processes, joined_processes
+from sihg.interrupt import stop_on_interrupt
 from sihg.parse import parse_names
 from sihg.robust.training import config
 
@@ -65,7 +67,8 @@ class GridResult:
 class GridRun:
     """A grid that is checked and measured, ready to run.
 
-    Iterate over `events()` to run the cells that are not done; then `result()` summarises all of them.
+    Iterate over `events()` to run the cells that are not done; then `result()` summarises all of them. Of several
+    `processes` of torchrun each runs its part of the cells, and the first one yields what became of all.
     """
 
     def __init__(
@@ -76,8 +79,9 @@ class GridRun:
         data_dir: Path | None = None,
         launcher: str = "local",
         slurm: Iterable[str] | Mapping[str, object] = (),
+        processes: Processes | None = None,
     ) -> None:
-        self.grid, self.data_dir = grid, data_dir
+        self.grid, self.data_dir, self.processes = grid, data_dir, processes or Processes()
         if jobs is not None and jobs < 1:
             raise InputError("jobs-range", jobs=jobs)
         options = parse_slurm_options(slurm)
@@ -85,6 +89,8 @@ class GridRun:
             raise UnknownNameError("launcher", launcher, LAUNCHERS)
         if options and launcher != "slurm":
             raise InputError("slurm-options-alone", launcher=launcher)
+        if launcher == "slurm" and self.processes.size > 1:
+            raise InputError("launcher-in-torchrun", size=self.processes.size)
         grid.check()
         self.cells = grid.cells()
         self.left = [cell for cell in self.cells if cell.record() is None]
@@ -97,8 +103,10 @@ class GridRun:
                 grid.folder, self.cells, options, at_once=self.jobs, threads=grid.threads
             )
         else:
-            self.jobs = max(1, count_cores() // grid.threads) if jobs is None else jobs
+            fitting = max(1, count_cores() // grid.threads) if self.processes.size == 1 else 1
+            self.jobs = fitting if jobs is None else jobs
             self._launcher = Launcher(self.jobs)
+        self._interrupted = False
 
     def measure(self) -> None:
         """Measure a few steps of each method that is left; mistakes in settings, data or attacks show here."""
@@ -116,11 +124,16 @@ class GridRun:
 
     def seconds(self) -> float:
         """Return the estimated seconds until all cells are done."""
-        return schedule_length([cell.remaining(self.costs[cell.method]) for cell in self.left], self.jobs)
+        return schedule_length([cell.remaining(self.costs[cell.method]) for cell in self.left], self.at_once)
+
+    @property
+    def at_once(self) -> int:
+        """How many cells run at a time, in all processes."""
+        return self.jobs * self.processes.size
 
     def time_left(self) -> TimeLeft:
         """Return an estimate that can be kept up to date with the events."""
-        return TimeLeft({cell.name: self.costs[cell.method] for cell in self.left}, self.jobs)
+        return TimeLeft({cell.name: self.costs[cell.method] for cell in self.left}, self.at_once)
 
     def is_done(self, name: str) -> bool:
         """Return whether the cell with this name is trained and evaluated."""
@@ -131,11 +144,28 @@ class GridRun:
 
         Closing it kills processes of this machine; jobs of a cluster go on.
         """
-        with self.grid.opened(), closing(self._launcher.run([self._job(cell) for cell in self.left])) as events:
-            for event in events:
-                if isinstance(event, JobEnded):
-                    self._ended[event.name] = event
-                yield event
+        first, own = self.processes.is_first, self.processes.own(self.cells)
+        jobs = [self._job(cell) for cell in self.left if cell in own]
+        with self.grid.opened() if first else nullcontext():
+            if first:
+                self.processes.start()
+            with closing(self._launcher.run(jobs)) as events:
+                for event in events:
+                    if isinstance(event, JobEnded):
+                        self._ended[event.name] = event
+                    yield event
+            yield from self._collect()
+
+    def _collect(self) -> Generator[Event]:
+        """Wait for the other processes, and yield what became of their cells."""
+        with stop_on_interrupt() as is_interrupted:  # they are interrupted, too, and end at a safe point
+            parts = self.processes.exchange((self._ended, self._launcher.interrupted))
+            self._interrupted = is_interrupted() or any(interrupted for _, interrupted in parts)
+        for ended, _ in parts:
+            for name in [name for name in ended if name not in self._ended]:
+                self._ended[name] = ended[name]
+                yield JobStarted(name)
+                yield ended[name]
 
     def _job(self, cell: Cell) -> Job:
         command = [sys.executable, "-m", "sihg.experiments.cell", str(cell.folder)]
@@ -145,9 +175,9 @@ class GridRun:
     def result(self) -> GridResult:
         """Summarise the finished cells and write the page."""
         lost = [self._ended[cell.name] for cell in self.left if cell.name in self._ended and cell.record() is None]
-        interrupted = self._launcher.interrupted
+        interrupted = self._interrupted
         failed = {end.name: end.reason for end in lost if not (interrupted and end.code == INTERRUPTED)}
-        page, page_error = _write_page(self.grid.folder)
+        page, page_error = _write_page(self.grid.folder) if self.processes.is_first else (None, "")
         summaries, warnings = summarise(self.grid), collect_warnings(self.grid)
         queued = self._launcher.queued if isinstance(self._launcher, SlurmLauncher) else ()
         return GridResult(self.grid, summaries, warnings, failed, interrupted, queued, page, page_error)
@@ -166,7 +196,8 @@ def run_grid(
 
     Ctrl-C stops at a safe point; the same call continues. Each cell runs in its own process, so a script that calls
     this at its top level needs no `if __name__ == "__main__"`. With the launcher "slurm" each cell is a job of a
-    cluster. There Ctrl-C only ends the waiting: the jobs go on, and the same call waits for them.
+    cluster. There Ctrl-C only ends the waiting: the jobs go on, and the same call waits for them. In a script that
+    torchrun has started, each process runs a part of the cells; only the first one writes the page.
 
     Args:
         grid: Methods, seeds, attacks and the folder.
@@ -184,13 +215,17 @@ def run_grid(
         True
     """
     data_dir = None if data_dir is None else Path(data_dir)
-    run = GridRun(grid, jobs=jobs, data_dir=data_dir, launcher=launcher, slurm=slurm)
-    run.measure()
-    with closing(run.events()) as events:
-        for event in events:
-            if on_event is not None:
-                on_event(event)
-    return run.result()
+    with joined_processes() as processes:
+        if not processes.is_first and not processes.start():
+            raise InputError("process-lost", size=processes.size)
+        run = GridRun(grid, jobs=jobs, data_dir=data_dir, launcher=launcher, slurm=slurm, processes=processes)
+        if processes.is_first:
+            run.measure()
+        with closing(run.events()) as events:
+            for event in events:
+                if on_event is not None:
+                    on_event(event)
+        return run.result()
 
 
 def build_grid(

@@ -15,6 +15,7 @@ from queue import Empty, SimpleQueue
 import msgspec
 
 from sihg.errors import InputError
+from sihg.experiments.torchrun import environment_of_a_cell
 from sihg.interrupt import stop_on_interrupt
 from sihg.store.files import open_in_place
 
@@ -125,6 +126,7 @@ class Launcher:
                 stdin=pipe,
                 stdout=pipe,
                 stderr=log,
+                env=environment_of_a_cell(),
                 encoding="utf-8",
                 errors="replace",
                 start_new_session=True,

@@ -72,18 +72,26 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """Return the module in a DistributedDataParallel, whose passes do not wait for other processes; else the model."""
-    return model.module if isinstance(model, DistributedDataParallel) else model
+    """Return the module in a DistributedDataParallel, whose passes do not wait for other processes; else the model.
+
+    Raises:
+        InputError: If the wrapper is inside another module ("ddp-inside"): its passes would end in a crash.
+    """
+    if isinstance(model, DistributedDataParallel):
+        bare: nn.Module = model.module
+        return bare
+    if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
+        raise InputError("ddp-inside", type=type(model).__name__)
+    return model
 
 
 def averaging_processes(model: nn.Module) -> int:
-    """Return over how many processes a backward pass averages gradients: those of DDP and FSDP2 do, others none."""
+    """Return over how many processes a backward pass averages gradients: those of DDP; for FSDP2 all; else 1."""
     if isinstance(model, DistributedDataParallel):
         return torch.distributed.get_world_size(model.process_group)
-    fsdp = sys.modules.get("torch.distributed.fsdp")  # a model that is sharded has imported it
-    if fsdp is None or not any(isinstance(module, fsdp.FSDPModule) for module in model.modules()):
-        return 1
-    return next((int(p.device_mesh.size()) for p in model.parameters() if hasattr(p, "device_mesh")), 1)
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # whoever has sharded a model has imported it
+    sharded = fsdp is not None and any(isinstance(module, fsdp.FSDPModule) for module in model.modules())
+    return torch.distributed.get_world_size() if sharded else 1
 
 
 def compute_logits(model: nn.Module, x: Tensor) -> Tensor:

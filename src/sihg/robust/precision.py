@@ -1,4 +1,4 @@
-"""What runs in which number format: the passes of an ascent, the pass that trains, and what must stay float32."""
+"""What runs in which number format: the passes of an ascent, the passes that train, and what must stay float32."""
 
 import faulthandler
 import multiprocessing
@@ -6,7 +6,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +32,7 @@ class _Formats:
 
 
 _formats: ContextVar[_Formats | None] = ContextVar("number formats", default=None)
+_is_exact: ContextVar[bool] = ContextVar("exact float32", default=False)
 
 
 @contextmanager
@@ -57,11 +58,12 @@ def number_formats(model: nn.Module, *, ascent: str = "float32", training: str =
             raise UnknownNameError("number format", name, list(FORMATS))
     compiled = model._compiled_call_impl
     vars(model)["_compiled_call_impl"] = partial(run_in_format, compiled or model._call_impl)  # not forward: checked
-    token = _formats.set(_Formats(ascent, training))
+    tokens = _formats.set(_Formats(ascent, training)), _is_exact.set(False)
     try:
         yield
     finally:
-        _formats.reset(token)
+        _formats.reset(tokens[0])
+        _is_exact.reset(tokens[1])
         if compiled is None:
             vars(model).pop("_compiled_call_impl", None)  # another thread may have been here
         else:
@@ -71,17 +73,19 @@ def number_formats(model: nn.Module, *, ascent: str = "float32", training: str =
 def is_compiled(module: nn.Module) -> bool:
     """Return whether torch.compile has changed the module; `number_formats` does not count."""
     call = module._compiled_call_impl
-    inner = call.args[0] if isinstance(call, partial) and call.func is run_in_format else call
-    return hasattr(module, "_orig_mod") or (inner is not None and inner != module._call_impl)
+    while isinstance(call, partial) and call.func is run_in_format:  # scopes may be nested
+        call = call.args[0]
+    return hasattr(module, "_orig_mod") or (call is not None and call != module._call_impl)
 
 
-def run_in_format(module: Callable[..., Any], x: Tensor, *args: Any, **kwargs: Any) -> Any:
+def run_in_format(module: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call a module in the format chosen by `number_formats` for this pass; a tensor is returned in float32."""
     formats = _formats.get()
     if formats is None:
-        return module(x, *args, **kwargs)
-    with _autocast(x.device.type, formats.now):
-        return to_float32(module(x, *args, **kwargs))
+        return module(*args, **kwargs)
+    devices = (value.device.type for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
+    with _autocast(next(devices, "cpu"), formats.now):
+        return to_float32(module(*args, **kwargs))
 
 
 @contextmanager
@@ -102,12 +106,15 @@ def ascent_format(device: str) -> Iterator[None]:
 @contextmanager
 def exact_float32(device: str) -> Iterator[None]:
     """Compute in float32 as IEEE defines it: without autocast, and without TF32 or bfloat16 inside the kernels."""
+    if _is_exact.get():
+        yield
+        return
     before = [
         (backend, backend.fp32_precision) for backend in map(_backend, _IEEE) if hasattr(backend, "fp32_precision")
     ]
     legacy: list[Any] = [] if before else [torch.backends.cuda.matmul, torch.backends.cudnn]  # before torch 2.9
     allowed = [backend.allow_tf32 for backend in legacy]
-    token = _formats.set(None)
+    tokens = _formats.set(None), _is_exact.set(True)
     try:
         for backend, _ in before:
             backend.fp32_precision = "ieee"
@@ -120,7 +127,8 @@ def exact_float32(device: str) -> Iterator[None]:
             backend.fp32_precision = value
         for backend, is_allowed in zip(legacy, allowed, strict=True):
             backend.allow_tf32 = is_allowed
-        _formats.reset(token)
+        _formats.reset(tokens[0])
+        _is_exact.reset(tokens[1])
 
 
 def to_float32(output: Any) -> Any:
@@ -130,6 +138,9 @@ def to_float32(output: Any) -> Any:
 
 
 def _autocast(device: str, name: str) -> Any:
+    is_on = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    if name == "float32" and not is_on:
+        return nullcontext()  # some devices have no autocast
     return torch.autocast(device, torch.bfloat16, enabled=name == "bfloat16")
 
 

@@ -99,7 +99,8 @@ def write_groups(temporary: Path, tensors: Mapping[str, Mapping[str, Tensor]]) -
     for key in tensors:
         if not PLAIN_NAME.fullmatch(key):
             raise InputError("checkpoint-name", name=key)
-    with _named_errors(temporary.parent, temporary.name):
+    hidden = HIDDEN.fullmatch(temporary.name)
+    with _named_errors(temporary.parent, hidden["name"] if hidden else temporary.name):
         return {f"{key}.safetensors": _write_tensors(temporary, key, group) for key, group in tensors.items()}
 
 

@@ -133,6 +133,17 @@ def _read_manifest(manifest: Path, header: Mapping[str, Value]) -> tuple[int, st
     return shards, identity
 
 
+def expected_files(folder: Path) -> list[Path]:
+    """Return memory.json and the files that it says the folder has; the first two if it cannot be read."""
+    try:
+        with _open(folder / MANIFEST, "rb") as file:
+            saved = json.loads(file.read(MAX_MANIFEST_BYTES))
+        count = min(int(saved["n"]), int(saved[SHARDS_KEY]), MAX_SHARDS)
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        count = 1
+    return [folder / MANIFEST, *(_file(folder, g, v) for g in range(2) for v in range(count))]
+
+
 def is_shard_count(count: int) -> bool:
     """Return whether a memory can have this many shards, or processes: a power of two up to 64."""
     return count >= 1 and MAX_SHARDS % count == 0

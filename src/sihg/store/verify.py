@@ -17,6 +17,7 @@ from sihg.errors import InputError
 from sihg.store.arrays import reseal_arrays
 from sihg.store.files import from_toml, list_names, read_regular, sha256_of_file, status, write_bytes
 from sihg.store.manifest import NUMBERED, find_checkpoint, newest_manifest, read_file, read_manifest
+from sihg.store.memory_files import expected_files
 from sihg.store.run_folder import locked
 from sihg.store.schema import Record, read_json, read_record, read_toml, write_json, write_record
 from sihg.store.seal import MARK, NO_SUM, SEAL_KEY, check_seal, require_seal, seal
@@ -27,7 +28,6 @@ ACCEPTED = "accepted.json"  # sums of tables that were edited on purpose after a
 TABLES = {"metrics.csv": "metrics", "memory.csv": "memory", "log.jsonl": "log"}  # and their names in a checkpoint
 SETTINGS = ("config.toml", "config.json", "grid.toml")  # of a folder that has a lock of its own
 KINDS = (".json", ".jsonl", ".toml", ".csv", ".npz", ".npy", ".safetensors")
-MEMORY_FILES = ("memory/memory.json", "memory/generation0-0000.bin", "memory/generation1-0000.bin")
 FOR_PEOPLE = ("history.csv", "table.csv")  # not read again
 Result = Literal["good", "no sum", "wrong", "accepted"]
 
@@ -122,8 +122,9 @@ def _missing(home: Path) -> Iterator[Path]:
     marks = manifest.state.get("tables", {})
     kept = [name for name, table in TABLES.items() if marks.get(table, {}).get("bytes")]  # an empty log has no file
     in_files = manifest.state.get("settings", {}).get("memory_files") is True
-    kept += ["environment.json", *(MEMORY_FILES if in_files else ())]
-    yield from (home / name for name in kept if status(home / name) is None)
+    paths = [home / name for name in (*kept, "environment.json")]
+    paths += expected_files(home / "memory") if in_files else []
+    yield from (path for path in paths if status(path) is None)
 
 
 def _is_sealed(path: Path) -> bool:

@@ -40,7 +40,7 @@ def test_without_its_parts_it_is_pgd_at(dtype: torch.dtype, kind: str, norm: str
     hybrid, plain = HybridGradient(sgd(model), theta=0.0), sgd(twin)
     whole = TrainingOptimizer(model, hybrid, Constant(0.1))
     for batch in batches(samples(80, dtype=dtype), size=4):
-        whole.at(batch.time)
+        whole.time = batch.time
         log = ours.step(model, batch, whole if trainers else hybrid)
         same = theirs.step(twin, batch, plain)
         assert log.loss == same.loss

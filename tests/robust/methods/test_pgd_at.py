@@ -49,7 +49,7 @@ def test_pgd_at_is_noise_ascent_and_training_there(kind: str, norm: str) -> None
 def test_running_statistics_in_the_ascent() -> None:
     """Then a sample's perturbation does not depend on the others of its batch."""
     batch = one_batch()
-    alone = next(lane for lane in batch.lanes(16) if 0 in lane.part)
+    alone = next(lane for lane in batch.lanes(16) if lane.index[0] == batch.index[0])
     points = []
     for some in (batch, alone):
         model = net("bn").train(some is batch)  # one sample alone has no batch statistics to train with

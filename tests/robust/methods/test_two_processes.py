@@ -53,6 +53,7 @@ def test_a_batch_without_the_global_size_counts_as_in_ddp(found: list[dict[str, 
 
 
 @pytest.mark.parametrize("name", ["msi-hg", "trades", "pgd"])
-def test_fsdp2_takes_the_steps_of_one_process(found: list[dict[str, Weights]], name: str) -> None:
+@pytest.mark.parametrize("parts", [False, True])
+def test_fsdp2_takes_the_steps_of_one_process(found: list[dict[str, Weights]], name: str, parts: bool) -> None:
     for rank in range(cases.WORLD):
-        assert distance(found[rank][f"fsdp, {name}"], cases.one_process(name)) < 1e-6
+        assert distance(found[rank][f"fsdp, {parts}, {name}"], cases.one_process(name)) < 1e-9

@@ -18,6 +18,7 @@ from sihg.robust.data.sharded_sampler import ShardedBatchSampler
 from sihg.robust.memory import PerturbationMemory
 from sihg.robust.methods import DAT, IBP, MSIHG, PGDAT, TRADES, FreeAT
 from sihg.robust.methods.base import Method
+from tests.refused import refused
 
 WORLD, N, SHAPE, CLASSES, EPS, EPOCHS, BATCH = 2, 30, (1, 4, 4), 3, 0.2, 2, 8
 METHODS: dict[str, Callable[[PerturbationMemory], Method]] = {
@@ -106,13 +107,14 @@ def with_ddp(name: str, rank: int, *, norm: bool = False, sized: bool = True) ->
     return {key: value.detach().clone() for key, value in model.module.state_dict().items()}
 
 
-def with_fsdp(name: str, rank: int, *, theta: float = 1.0) -> dict[str, Tensor]:
+def with_fsdp(name: str, rank: int, *, parts: bool) -> dict[str, Tensor]:
+    """Shard the whole model or, with `parts`, also its first layer by itself."""
     model = build()
     mesh = init_device_mesh("cpu", (WORLD,))
-    fully_shard(model[0], mesh=mesh)  # type: ignore[index]
+    if parts:
+        fully_shard(model[0], mesh=mesh)  # type: ignore[index]
     fully_shard(model, mesh=mesh)
     method, optimizer = make_method(name, rank), optimize(model)
-    optimizer.theta = theta
     for number, batch in enumerate(loop(rank)):
         method.step(model, batch, optimizer)
         if number == 2:  # a state of sharded gradients can be loaded
@@ -128,12 +130,16 @@ def work(rank: int, folder: str) -> None:
     distributed.init_process_group("gloo", init_method=place, rank=rank, world_size=WORLD, timeout=timedelta(minutes=2))
     sampler = ShardedBatchSampler(N, BATCH)
     assert (sampler.rank, sampler.world_size) == (rank, WORLD)
+    inside = nn.Sequential(DistributedDataParallel(build()))
+    with refused("ddp-inside", type="Sequential"):
+        make_method("msi-hg", rank).step(inside, next(loop(rank)), optimize(inside))
     found = {f"ddp, {name}": with_ddp(name, rank) for name in METHODS}
     found["ddp, norm, msi-hg"] = with_ddp("msi-hg", rank, norm=True)
     found["ddp, norm, trades"] = with_ddp("trades", rank, norm=True)
     found["ddp, unsized, msi-hg"] = with_ddp("msi-hg", rank, sized=False)
     for name in ("msi-hg", "trades", "pgd"):
-        found[f"fsdp, {name}"] = with_fsdp(name, rank)
+        for parts in (False, True):
+            found[f"fsdp, {parts}, {name}"] = with_fsdp(name, rank, parts=parts)
     torch.save(found, Path(folder) / f"{rank}.pt")
     distributed.barrier()
     distributed.destroy_process_group()

@@ -316,6 +316,11 @@ def test_paths_mean_the_same_from_every_folder(tmp_path: Path, monkeypatch: pyte
     other = changed(data="folder:a:b", model="package.nets:make").complete()
     assert (other.data, other.model) == (f"folder:{here / 'a:b'}", "package.nets:make")
     assert changed(data="digits").complete().data == "digits"
+    for name in ("npy:a", "hf:a", "wds:a-{0..3}.tar"):
+        kind, _, path = name.partition(":")
+        assert changed(data=name).complete().data == f"{kind}:{here / path}"
+        assert module.code_in(changed(data=name)) == {}
+        assert module.code_in(changed(model=name)) == {"model": f"model {name}"}
 
 
 def test_a_file_may_be_written_like_a_preset(tmp_path: Path) -> None:
@@ -340,4 +345,7 @@ def test_a_file_may_be_written_like_a_preset(tmp_path: Path) -> None:
 def test_the_configs_of_published_runs_still_read(path: Path) -> None:
     settings = read_run_settings(RunFolder(path.parent))
     table, kept = settings.as_dict(), from_toml(path)
-    assert {key: value for key, value in table.items() if key in kept} == kept
+    removed = {"accumulate"}  # is now `lanes`, which means another noise
+    assert {key: value for key, value in table.items() if key in kept} == {
+        k: v for k, v in kept.items() if k not in removed
+    }

@@ -8,8 +8,10 @@ import torch
 from torch import nn
 
 from sihg.core.hybrid import HybridGradient
+from sihg.core.processes import ALONE
 from sihg.errors import InputError
 from sihg.parse import Value
+from sihg.robust.training.lanes import LaneSum
 from sihg.robust.training.optimizer import TrainingOptimizer, build_optimizer
 from sihg.robust.training.schedules import Constant, Cosine, Cyclic
 from tests.refused import refused
@@ -49,11 +51,11 @@ def test_the_schedule_the_hybrid_gradient_and_the_average_by_hand() -> None:
     model = One()
     schedule = Cyclic([(0, 0.5), (2, 1.5)])
     optimizer = TrainingOptimizer(model, plain(model, 1.5, theta=1.0), schedule, ema=0.75)
-    optimizer.at(0.0)
+    optimizer.time = 0.0
     give(model, 1.0, 0.0)
     optimizer.step()  # the first: w = -0.5 g, and the average starts there
     assert model.w.tolist() == [-0.5, 0.0]
-    optimizer.at(1.0)
+    optimizer.time = 1.0
     give(model, 2.0, 1.0)
     optimizer.step()  # w -= 1.0 (2 g - g_before)
     assert optimizer.lr == 1.0
@@ -68,39 +70,68 @@ def test_without_an_average_the_model_itself_is_evaluated() -> None:
     assert TrainingOptimizer(model, plain(model), Constant(1.0)).evaluated is model
 
 
-def test_parts_add_up_to_one_step() -> None:
+def in_lanes(model: nn.Module, inner: HybridGradient, lanes: int) -> TrainingOptimizer:
+    optimizer = TrainingOptimizer(model, inner, Constant(1.0))
+    optimizer.lanes = LaneSum(model, optimizer.parameters, ALONE, lanes)
+    optimizer.lanes.begin()
+    return optimizer
+
+
+def test_lanes_add_up_to_one_step() -> None:
     model = One()
-    optimizer = TrainingOptimizer(model, plain(model), Constant(1.0))
-    optimizer.at(0.0, parts=3)
-    for part in range(3):
+    optimizer = in_lanes(model, plain(model), 4)
+    assert optimizer.lanes is not None
+    for place in range(4):
+        if place == 2:
+            optimizer.lanes.skip()  # has no sample in this batch
+            continue
+        optimizer.lanes.enter(1 / 3)
         optimizer.zero_grad()
-        assert (part == 0) == (model.w.grad is None)
-        (model.w * torch.tensor([1.0, part])).sum().backward()
+        assert model.w.grad is None
+        (model.w * torch.tensor([1.0, place])).sum().backward()
         optimizer.step()
-        assert (model.w[0] == 0) == (part < 2)
-    assert model.w.tolist() == [-3.0, -3.0]
+        assert model.w.tolist() == [0.0, 0.0]
+    optimizer.apply()
+    assert model.w.tolist() == [-3.0, -4.0]
     optimizer.zero_grad()
     assert model.w.grad is None
 
 
-def test_parts_that_were_cut_short_are_forgotten() -> None:
+def test_lanes_that_were_cut_short_are_forgotten() -> None:
     model = One()
-    optimizer = TrainingOptimizer(model, plain(model), Constant(1.0))
-    optimizer.at(0.0, parts=2)
+    optimizer = in_lanes(model, plain(model), 2)
+    assert optimizer.lanes is not None
+    optimizer.lanes.enter(0.5)
     give(model, 7.0, 7.0)
     optimizer.step()
-    optimizer.at(0.0, parts=1)
-    optimizer.zero_grad()
+    optimizer.lanes.begin()
+    for gradient in (1.0, 2.0):
+        optimizer.lanes.enter(0.5)
+        optimizer.zero_grad()
+        give(model, gradient, 0.0)
+        optimizer.step()
+    optimizer.apply()
+    assert model.w.tolist() == [-3.0, 0.0]
+
+
+def test_a_lane_steps_once() -> None:
+    model = One()
+    optimizer = in_lanes(model, plain(model), 2)
+    assert optimizer.lanes is not None
+    optimizer.lanes.enter(1.0)
+    with refused("method-without-step"):
+        optimizer.lanes.leave()
     give(model, 1.0, 0.0)
     optimizer.step()
-    assert model.w.tolist() == [-1.0, 0.0]
+    with refused("method-steps-lanes"):
+        optimizer.step()
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_gradient_that_is_no_number_changes_nothing(bad: float) -> None:
     model = One()
     optimizer = TrainingOptimizer(model, plain(model, theta=1.0), Constant(0.25), ema=0.5, clip=1.0)
-    optimizer.at(1.5)
+    optimizer.time = 1.5
     give(model, 1.0, bad)
     with refused("training-diverged", epochs=1.5, lr=0.25):
         optimizer.step()

@@ -45,11 +45,10 @@ class Momentum(AdversarialMethod):
     decay: float = setting(0.5, "of the averaged gradient", least=0, below=1)
     columns: ClassVar[tuple[str, ...]] = ("gradient_norm",)
 
-    def bind(self, samples, *, dtype="int8", folder=None, resuming=False):
+    def bind(self, samples, *, dtype="int8", folder=None, resuming=False, lane=0, lanes=1):
         self.average = torch.zeros(len(samples), *samples.shape)  # one row per training sample
-        self.memory = PerturbationMemory(
-            len(samples), samples.shape, self.eps, dtype=dtype, folder=folder, existing=resuming
-        )
+        where = {"folder": folder, "existing": resuming, "rank": lane, "world_size": lanes}
+        self.memory = PerturbationMemory(len(samples), samples.shape, self.eps, dtype=dtype, **where)
 
     def step(self, model: nn.Module, batch, optimizer: Optimizer) -> Log:
         if os.environ.get("KILL_AT") == str(batch.step):

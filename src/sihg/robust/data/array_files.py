@@ -18,7 +18,7 @@ from torch import Tensor
 from sihg.errors import InputError
 from sihg.robust.data.available_memory import max_memory
 from sihg.robust.data.lazy_rows import RowSource
-from sihg.robust.data.pixels import as_single, channels_first, reason_of
+from sihg.robust.data.pixels import as_single, as_tensor, channels_first, reason_of
 from sihg.store.files import open_regular
 
 READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
@@ -133,9 +133,31 @@ def find_array(file: RandomFile, offset: int = 0, size: int | None = None) -> Ar
         raise InputError("npy-unreadable", path=str(file.path), error=f"{found}, which are not numbers")
     if fortran_order and len(shape) > 1:
         raise InputError("npy-order", path=str(file.path))
-    if min(shape, default=0) < 0 or prod(shape) * dtype.itemsize > size - (begin - offset):
+    left = offset + size - begin
+    if min(shape, default=0) < 0 or max(shape, default=0) > left or prod(shape) * dtype.itemsize > left:
         raise InputError("npy-unreadable", path=str(file.path), error=f"it is too short for {found}")
     return ArrayPlace(file, begin, tuple(shape), dtype)
+
+
+class MappedRows(RowSource):
+    """The rows of an array that numpy has mapped (`numpy.load(path, mmap_mode="r")`).
+
+    Args:
+        array: The array, (n, ...).
+    """
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self.array = array
+        example = self.read([], 0, 0)
+        self.shape, self.dtype = tuple(example.shape[1:]), example.dtype
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def read(self, rows: Sequence[int], seed: int, epoch: int) -> Tensor:  # noqa: ARG002
+        """Copy these rows."""
+        x = as_tensor(self.array[np.array(rows, np.int64)], "x")
+        return x.float() if x.dtype == torch.float16 else x
 
 
 class ArrayRows(RowSource):

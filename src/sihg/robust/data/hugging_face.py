@@ -66,19 +66,33 @@ def _samples(path: Path, name: str, classes: tuple[str, ...] | None = None) -> S
 
 
 def _open(path: Path) -> Any:
-    _check_files(path)
+    files = _files(path)
     try:
         from datasets import load_from_disk
     except ImportError as error:
         raise InputError("hf-not-installed") from error
     try:
+        for file in files:
+            _check_arrow(file)
         return load_from_disk(str(path), keep_in_memory=False)
     except Exception as error:
         raise InputError("hf-unreadable", path=str(path), error=reason_of(error)) from error
 
 
-def _check_files(path: Path) -> None:
-    """Raise InputError unless the files that the folder names lie in it."""
+def _check_arrow(file: Path) -> None:
+    """Raise an exception if the lengths and places in an Arrow file are wrong: reading it could end the process.
+
+    Values are not read, except those of texts.
+    """
+    import pyarrow as pa
+
+    with pa.memory_map(str(file)) as mapped, pa.ipc.open_stream(mapped) as stream:
+        for batch in stream:
+            batch.validate(full=True)
+
+
+def _files(path: Path) -> list[Path]:
+    """Return the files that the folder names, which must lie in it."""
     try:
         names = [entry["filename"] for entry in json.loads(read_regular(path / STATE))["_data_files"]]
         lost = [name for name in names if Path(name).name != name or not (path / name).is_file()]
@@ -88,6 +102,7 @@ def _check_files(path: Path) -> None:
         raise InputError("hf-unreadable", path=str(path / STATE), error=reason_of(error)) from error
     if lost or not names:
         raise InputError("hf-unreadable", path=str(path), error=f"no file {lost[0]!r}" if lost else "no data file")
+    return [path / name for name in names]
 
 
 def _column(dataset: Any, names: Sequence[str], path: Path) -> str:

@@ -5,12 +5,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from sihg.core.draw import generator
 from sihg.errors import InputError
+from sihg.robust.data.array_files import MappedRows
 from sihg.robust.data.available_memory import max_memory
 from sihg.robust.data.lazy_rows import Index, LazyRows, RowSource, as_floats
 from sihg.robust.data.locations import DataWarning
@@ -135,6 +137,8 @@ def open_samples(data: object, *, classes: Sequence[str] | None = None, name: st
         own = getattr(data, "classes", None)
         return _open_dataset(data, own if classes is None else classes, name)
     if isinstance(data, tuple | list) and len(data) == 2:
+        if isinstance(data[0], np.memmap) and data[0].ndim and data[0].nbytes > max_memory():
+            return lazy_samples(MappedRows(data[0]), as_tensor(data[1], "y"), classes=classes, name=name)
         return _checked(as_tensor(data[0], "x"), as_tensor(data[1], "y"), classes, name)
     raise InputError("not-a-data-set", type=type(data).__name__)
 
@@ -156,8 +160,6 @@ def _open_dataset(data: Any, classes: Sequence[str] | None, name: str) -> Sample
         size = len(source) * source.dtype.itemsize * torch.Size(source.shape).numel()
         if not source.is_random and size <= max_memory():
             return _checked(*source.read_all(), classes, name)
-        text = f"{name}: the Dataset has no list `targets`, so its {len(source):,} items are read once for their labels"
-        warnings.warn(text, DataWarning, stacklevel=4)
         labels = source.read_labels()
     samples = lazy_samples(source, labels, classes=classes, name=name)
     source.labels = samples.y

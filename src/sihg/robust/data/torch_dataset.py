@@ -1,6 +1,7 @@
 """A torch Dataset as rows: its labels, whether it is random, and items whose randomness is (seed, epoch, row)."""
 
 import random
+import warnings
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from torch.utils.data import Subset
 from sihg.core.draw import generator
 from sihg.errors import InputError, SihgError
 from sihg.robust.data.lazy_rows import RowSource, check_same_shape
+from sihg.robust.data.locations import DataWarning
 from sihg.robust.data.pixels import as_tensor, from_image
 
 LABEL_ATTRIBUTES = ("targets", "labels")  # where Datasets keep the labels of all items
@@ -86,6 +88,8 @@ class ItemRows(RowSource):
         from rich.console import Console
         from rich.progress import track
 
+        text = f"the Dataset has no list `targets`, so its {len(self):,} items are read once for their labels"
+        warnings.warn(text, DataWarning, stacklevel=6)
         console = Console(stderr=True)
         items = self._items(range(len(self)), 0, 0)
         shown = track(items, "labels of the Dataset", len(self), console=console, disable=not console.is_terminal)

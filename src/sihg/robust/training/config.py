@@ -28,6 +28,7 @@ from sihg.user_code import refuse_user_code
 
 PRECISIONS = ("float32", "bfloat16", "auto")
 SECTIONS = ("method", "optimizer", "schedule")
+REMOVED = ("accumulate",)  # settings of older versions: their runs are evaluated, but cannot be resumed
 _NOT_CODE = {"data": (*(f"{kind}:" for kind in OWN_DATA), "fit:"), "evaluate_with": ("transfer:",)}  # with a colon
 Table = Mapping[str, object]  # settings by name, as a TOML file or a caller gives them
 
@@ -295,7 +296,7 @@ def code_in(settings: Settings) -> dict[str, str]:
 
 def _from_table(table: Table, method: str | None) -> Settings:
     """Return the settings of a table for a method (default: its own); [methods.NAME] holds what is special for it."""
-    chosen = {key: value for key, value in table.items() if key not in ("about", "format", "methods")}
+    chosen = {key: value for key, value in table.items() if key not in ("about", "format", "methods", *REMOVED)}
     special = table.get("methods", {})
     if not isinstance(special, Mapping) or not all(isinstance(part, Mapping) for part in special.values()):
         raise InputError("methods-not-tables", special=special)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sihg.core.processes import Processes
-from sihg.errors import InputError
+from sihg.errors import InputError, SihgError
 
 
 class LaneSum:
@@ -33,12 +33,14 @@ class LaneSum:
         self._sums: list[tuple[int, Tensor]] = []  # (height in the tree, sum), the lowest last
         self._added = True
         self._share = 0.0
+        self._error: SihgError | None = None
         self.flags = [False, False]  # of this process, then of any: see `set_gradients`
 
     def begin(self) -> None:
         """Begin a step of the optimiser."""
         self._before = [buffer.clone() for buffer in self.buffers]
         self._sums.clear()
+        self._error = None
 
     def enter(self, share: float) -> None:
         """Begin the next lane of `order`, which has this share of the batch."""
@@ -58,10 +60,23 @@ class LaneSum:
         for p in self.parameters:
             p.grad = None
 
+    def leave(self) -> None:
+        """End a lane, which must have added its gradients."""
+        if not self._added:
+            raise InputError("method-without-step")
+
     def skip(self) -> None:
         """Add nothing for a lane that has no sample in the batch."""
+        self._push(self._nothing())
+
+    def fail(self, error: SihgError) -> None:
+        """Give up the lanes of this process; `set_gradients` raises the error on all processes."""
+        self._error = error
+        self._sums = [(0, self._nothing())]
+
+    def _nothing(self) -> Tensor:
         sizes = [t.numel() for t in (*self.parameters, *self.buffers)]
-        self._push(self._like.new_zeros(sum(sizes) + len(self.parameters)))
+        return self._like.new_zeros(sum(sizes) + len(self.parameters))
 
     def _push(self, vector: Tensor) -> None:
         height = 0
@@ -72,21 +87,21 @@ class LaneSum:
 
     def set_gradients(self) -> None:
         """Set the gradients and buffers to those of all lanes, and `flags` to whether they are set on any process."""
-        if not self._added:
-            raise InputError("method-without-step")
         ((_, own),) = self._sums
-        flags = self._like.new_tensor(self.flags)
-        total = self.processes.sum(torch.cat([own, flags]) if self.processes.size > 1 else own)
+        flags = self._like.new_tensor([*self.flags, self._error is not None])
+        total = self.processes.sum(torch.cat([own, flags]))
+        *self.flags, failed = [bool(flag) for flag in total[-len(flags) :].tolist()]
+        if failed:
+            self.processes.agree(self._error)
+        total = total[: len(own)]
         sizes = [p.numel() for p in self.parameters]
         *grads, known, rest = total.split([*sizes, len(sizes), len(total) - sum(sizes) - len(sizes)])
         for p, grad, is_known in zip(self.parameters, grads, known.tolist(), strict=True):
             p.grad = grad.view_as(p).to(p.dtype) if is_known else None
-        changes = rest[: sum(b.numel() for b in self.buffers)].split([b.numel() for b in self.buffers])
+        changes = rest.split([b.numel() for b in self.buffers])
         for buffer, before, change in zip(self.buffers, self._before, changes, strict=True):
             now = change.view_as(buffer) if buffer.is_floating_point() else change.round().view_as(buffer)
             buffer.copy_(before + now.to(buffer.dtype))
-        if self.processes.size > 1:
-            self.flags = [bool(flag) for flag in rest[-len(self.flags) :].tolist()]
 
     def _flatten(self, tensors: Sequence[Tensor]) -> Tensor:
         return torch.cat([t.detach().reshape(-1).to(self._like.dtype) for t in tensors])

@@ -9,7 +9,7 @@ from copy import deepcopy
 import torch
 
 from sihg.core.processes import ALONE, Processes, check_lanes
-from sihg.errors import InputError, NotFiniteError
+from sihg.errors import InputError, NotFiniteError, SihgError
 from sihg.interrupt import stop_on_interrupt
 from sihg.robust._fast_passes import keep_freed_memory
 from sihg.robust.attacks.runner import run_attacks
@@ -162,17 +162,18 @@ class Trainer:
             of=settings.lanes,
         ):
             begin = time.perf_counter()
-            stop, late = self._step(batch, stop_asked)
+            self._step(batch, stop_asked)
             here.seconds += time.perf_counter() - begin
             here.number += 1
             yield StepDone(self.state.step, settings.epochs * steps, self.state.row())
+            stop, late = self._wishes(stop_asked)
             if (stop or late) and here.number < steps:  # else the end of the epoch saves one at once
                 yield from self._save()
                 if stop:
                     return
 
-    def _step(self, batch: GlobalBatch, stop_asked: Callable[[], bool]) -> tuple[bool, bool]:
-        """Train on one batch; return whether any process is asked to stop, and whether a checkpoint is due."""
+    def _step(self, batch: GlobalBatch, stop_asked: Callable[[], bool]) -> None:
+        """Train on one batch."""
         self.optimizer.time = batch.time
         for lane, index in batch.coming.items():
             self.methods[lane].expect(index, self.progress.epoch)
@@ -180,6 +181,9 @@ class Trainer:
             self._train_one_lane(batch.lanes[0])
         else:
             self._train_lanes(batch, self.lanes, stop_asked)
+
+    def _wishes(self, stop_asked: Callable[[], bool]) -> tuple[bool, bool]:
+        """Return whether to stop, and whether a checkpoint is due; several processes asked each other in the step."""
         if self.lanes is not None and self.processes.size > 1:
             return self.lanes.flags[0], self.lanes.flags[1]
         return stop_asked(), self._is_checkpoint_due()
@@ -194,22 +198,26 @@ class Trainer:
         """Train on the lanes of this process in turn; the weights change once all lanes have added their gradients."""
         runs = {part.lane: self.methods[part.lane].rounds(self.model, part, self.optimizer) for part in batch.lanes}
         parts = {part.lane: part for part in batch.lanes}
-        logs: dict[int, Log] = {}
-        for number in range(self.method.optimizer_steps):
+        last = self.method.optimizer_steps - 1
+        for number in range(last + 1):
             lanes.begin()
-            for lane in lanes.order:
-                if lane not in runs:
-                    lanes.skip()
-                    continue
-                lanes.enter(len(parts[lane].x) / batch.size)
-                self._seed_dropout(parts[lane], number)
-                with self._dated_errors(), self._number_formats():
-                    logs[lane] = next(runs[lane])
+            try:
+                for lane in lanes.order:
+                    if lane not in runs:
+                        lanes.skip()
+                        continue
+                    lanes.enter(len(parts[lane].x) / batch.size)
+                    self._seed_dropout(parts[lane], number)
+                    with self._dated_errors(), self._number_formats():
+                        log = next(runs[lane])
+                    lanes.leave()
+                    if number == last:
+                        self._add(log, lane)
+            except SihgError as error:
+                lanes.fail(error)  # `apply` raises it on all processes
             lanes.flags = [stop_asked(), self.processes.is_first and self._is_checkpoint_due()]
             with self.processes.same():
                 self.optimizer.apply()
-        for lane, log in logs.items():
-            self._add(log, lane)
 
     def _add(self, log: Log, lane: int) -> None:
         if not math.isfinite(log.loss):

@@ -15,7 +15,7 @@ from sihg.parse import Value
 from sihg.robust import models
 from sihg.robust.data.available_memory import max_memory
 from sihg.robust.data.pickles import load_torch
-from sihg.robust.training.config import Settings, read_run_settings
+from sihg.robust.training.config import REMOVED, Settings, read_run_settings
 from sihg.store.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
 from sihg.store.files import read_regular, status
 from sihg.store.manifest import checkpoint_names
@@ -93,7 +93,8 @@ def read_run_weights(
     settings = read_run_settings(folder, trust=trust, given=given)
     found = read_checkpoint(path, NEEDED) if inside else _newest(folder, checkpoint)
     state = convert_record(found.state, WeightsState, found.path, "use another checkpoint")
-    check_config(settings.deciding(), state.settings, found.path)
+    saved = {name: value for name, value in state.settings.items() if name not in REMOVED}
+    check_config(settings.deciding(), saved, found.path)
     tensors = _evaluated(found)
     label = path.resolve().name if inside else checkpoint
     return Weights(tensors, found.path, settings, folder, label, state.data.shape, len(state.data.classes), trust)
