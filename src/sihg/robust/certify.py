@@ -1,6 +1,7 @@
 """Interval bounds (Gowal et al., 2018) of the outputs of a network for all inputs of a box, layer by layer."""
 
-import torch
+from typing import NoReturn
+
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
@@ -9,6 +10,7 @@ from sihg.robust.models.normalise import Normalise
 from sihg.robust.models.small_cnn import FlattenPixels
 from sihg.robust.models.threshold import Threshold
 from sihg.robust.precision import exact_float32
+from sihg.robust.waits import refuse_if
 
 MONOTONE = (  # layers whose outputs never fall as an input rises
     *(nn.Identity, nn.Flatten, FlattenPixels, Normalise, Threshold),
@@ -53,14 +55,25 @@ def _worst_case_margins(model: nn.Module, low: Tensor, high: Tensor, y: Tensor) 
         raise _unknown_layer(head)
     low, high = interval_bounds(below, low, high)
     weight = head.weight
-    if len(y) and int(y.max()) >= len(weight):
-        raise InputError("certify-label-range", label=int(y.max()), outputs=len(weight))
+    if len(y):
+        refuse_if(y.max() >= len(weight), lambda: _refuse_label(int(y.max()), len(weight)))
     logits: Tensor = head((low + high) / 2)
-    spread = torch.empty_like(logits)
+    return logits - logits.gather(1, y[:, None]) + _spread(weight, (high - low) / 2, y)
+
+
+def _spread(weight: Tensor, radius: Tensor, y: Tensor) -> Tensor:
+    """Return the sums of |weight - weight of the label| radius, (n, classes)."""
+    if y.device.type != "cpu":  # which labels there are, a device would be waited for
+        return ((weight - weight[y][:, None]).abs() @ radius[:, :, None]).squeeze(2)
+    spread = radius.new_empty(len(y), len(weight))
     for label in y.unique():
         rows = (y == label).nonzero().flatten()
-        spread = spread.index_copy(0, rows, linear((high - low)[rows] / 2, (weight - weight[label]).abs()))
-    return logits - logits.gather(1, y[:, None]) + spread
+        spread = spread.index_copy(0, rows, linear(radius[rows], (weight - weight[label]).abs()))
+    return spread
+
+
+def _refuse_label(label: int, outputs: int) -> NoReturn:
+    raise InputError("certify-label-range", label=label, outputs=outputs)
 
 
 def flatten_layers(model: nn.Module) -> list[nn.Module]:

@@ -4,6 +4,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from sihg.errors import InputError, NotFiniteError, UnknownNameError
 from sihg.robust._fast_passes import keep_freed_memory, quick_input_gradients
 from sihg.robust.precision import ascent_format, to_float32
 from sihg.robust.threat import Feasible
+from sihg.robust.waits import refuse_if
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Slope = Callable[[Tensor], Tensor]
@@ -113,12 +115,15 @@ def is_missing_gradient(error: RuntimeError) -> bool:
 
 def check_finite(loss: Tensor, point: Tensor) -> Tensor:
     """Return the loss; raise NotFiniteError if it is NaN or infinite, before it reaches the weights."""
-    if not math.isfinite(float(loss.detach())):
+
+    def refuse() -> NoReturn:
         rows = (~torch.isfinite(point.detach().flatten(1)).all(1)).nonzero().flatten().tolist()
         remedy = "lower the learning rate, or clip gradients"
         if rows:
             remedy = f"row {rows[0]} of the batch is NaN or infinite: clean the data"
         raise NotFiniteError("loss-not-finite", rows=tuple(rows), loss=float(loss.detach()), remedy=remedy)
+
+    refuse_if(~torch.isfinite(loss.detach()), refuse)
     return loss
 
 

@@ -3,16 +3,18 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from sihg.errors import InputError, UnknownNameError
 from sihg.parse import parse_number
+from sihg.robust.waits import Late, late, refuse_if
 
 Bounds = tuple[float | Tensor, float | Tensor] | None
 NORMS = ("linf", "l2")
+MAX_SHRINKS = 3  # of `_shrink_into` on a device; bound - x is rounded by half a last bit, so one does
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,17 +88,18 @@ class Ball:
         if self.bounds is None:
             low, high = torch.full_like(x, -math.inf), torch.full_like(x, math.inf)
         else:
-            least, most = (_expand(torch.as_tensor(b, dtype=x.dtype, device=x.device), x) for b in self.bounds)
-            if bool((x < least).any()) or bool((x > most).any()):
-                raise InputError(
-                    "data-outside-bounds", low=float(x.min()), high=float(x.max()), bounds=_as_text(self.bounds)
-                )
+            least, most = (_expand(_on_device(b, x), x) for b in self.bounds)
+            refuse_if((x < least).any() | (x > most).any(), lambda: self._refuse_outside(x))
             low, high = least - x, most - x
             if not _are_unit(self.bounds):  # in [0, 1] no sum is rounded beyond the bounds
                 low, high = _shrink_into(x, low, least, 1), _shrink_into(x, high, most, -1)
         if self.norm == "linf":
             return LinfSet(low.clamp_(min=-self.eps), high.clamp_(max=self.eps))
         return L2Set(low, high, ((None, self.eps),))
+
+    def _refuse_outside(self, x: Tensor) -> NoReturn:
+        bounds = _as_text(self.bounds or ())
+        raise InputError("data-outside-bounds", low=float(x.min()), high=float(x.max()), bounds=bounds)
 
     def same_as(self, other: "Ball") -> bool:
         """Return whether both balls allow the same."""
@@ -108,7 +111,7 @@ class Ball:
         """Clamp `point` to the bounds, against the last bit of rounding."""
         if self.bounds is None:
             return point
-        low, high = (torch.as_tensor(b, dtype=point.dtype, device=point.device) for b in self.bounds)
+        low, high = (_on_device(b, point) for b in self.bounds)
         return torch.clamp(point, low, high)
 
 
@@ -142,11 +145,11 @@ class LinfSet:
         """Return the set for these rows of the batch."""
         return LinfSet(self.low.index_select(0, index), self.high.index_select(0, index))
 
-    def saturated(self, delta: Tensor) -> float:
+    def saturated(self, delta: Tensor) -> float | Late[float]:
         """Return the share of entries at one of their limits, among those that can move."""
         free = self.low < self.high
         at = (delta <= self.low).logical_or_(delta >= self.high).logical_and_(free)
-        return int(at.sum()) / max(1, int(free.sum()))
+        return late(lambda at, free: at / max(1, free), at.sum(), free.sum())
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,9 +197,10 @@ class L2Set:
         balls = tuple((_take_rows(centre, index), _take_rows(radius, index)) for centre, radius in self.balls)
         return L2Set(self.low.index_select(0, index), self.high.index_select(0, index), balls)
 
-    def saturated(self, delta: Tensor) -> float:
+    def saturated(self, delta: Tensor) -> float | Late[float]:
         """Return the share of rows on the sphere around zero, up to a hundredth of its radius."""
-        return int((_norms(delta) >= 0.99 * self.balls[-1][1]).sum()) / max(1, len(delta))
+        rows = max(1, len(delta))
+        return late(lambda on: on / rows, (_norms(delta) >= 0.99 * self.balls[-1][1]).sum())
 
 
 Feasible = LinfSet | L2Set  # a convex set of perturbations per row of a batch
@@ -249,6 +253,13 @@ def _norms(rows: Tensor, order: float = 2) -> Tensor:
     return norms.view(-1, *(1,) * (rows.dim() - 1))
 
 
+def _on_device(bound: float | Tensor, x: Tensor) -> Tensor:
+    """Return a bound in the type and place of x; a number needs no copy."""
+    if isinstance(bound, int | float):
+        return x.new_full((), bound)
+    return torch.as_tensor(bound, dtype=x.dtype, device=x.device)
+
+
 def _expand(bound: Tensor, x: Tensor) -> Tensor:
     try:
         return bound.expand_as(x)
@@ -267,8 +278,12 @@ def _are_unit(bounds: Sequence[float | Tensor]) -> bool:
 
 def _shrink_into(x: Tensor, delta: Tensor, bound: Tensor, inwards: int) -> Tensor:
     """Shrink `delta` by a few last bits where x + delta is rounded to a number beyond the bound."""
-    while bool((beyond := (x + delta - bound) * inwards < 0).any()):
-        delta = torch.where(beyond, torch.nextafter(delta, delta.new_tensor(inwards * math.inf)), delta)
+    most = math.inf if x.device.type == "cpu" else MAX_SHRINKS  # a device would be waited for
+    done, target = 0, delta.new_full((), inwards * math.inf)
+    beyond = (x + delta - bound) * inwards < 0
+    while done < most and (most < math.inf or bool(beyond.any())):
+        delta = torch.where(beyond, torch.nextafter(delta, target), delta)
+        done, beyond = done + 1, (x + delta - bound) * inwards < 0
     return delta
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sihg.errors import UnknownNameError
 from sihg.robust.attacks.base import Attack, check_counts
-from sihg.robust.attacks.search import EXACT_STEPS, Rows, Search
+from sihg.robust.attacks.search import EXACT_STEPS, Rows, Search, true_places
 from sihg.robust.gradients import DLR_CLASSES, Loss, cross_entropy_per_row, targeted_dlr, wrong_classes
 from sihg.robust.threat import surface_noise
 
@@ -156,14 +156,13 @@ class Run:
 
     def remember(self) -> None:
         """Keep the current point of each row whose loss is the highest so far."""
-        better = (self.loss > self.best_loss).nonzero().flatten()
-        for best, now in (
+        _replace(
+            self.loss > self.best_loss,
             (self.best, self.delta),
             (self.best_g, self.g),
             (self.best_loss, self.loss),
             (self.best_logits, self.logits),
-        ):
-            best[better] = now[better]
+        )
 
     def check(self, length: int) -> None:
         """Where too few of the last `length` steps raised the loss, or none its maximum, halve the step and go back to
@@ -172,9 +171,24 @@ class Run:
         stuck = ~self.halved & (self.checked_loss >= self.best_loss)
         self.halved = (self.rises < RHO * length) | stuck
         self.checked_loss, self.rises = self.best_loss.clone(), torch.zeros_like(self.rises)
-        back = self.halved.nonzero().flatten()
-        self.delta[back], self.g[back], self.loss[back] = self.best[back], self.best_g[back], self.best_loss[back]
-        self.step[back] /= 2
+        pairs = (
+            (self.delta, self.best),
+            (self.g, self.best_g),
+            (self.loss, self.best_loss),
+            (self.step, self.step / 2),
+        )
+        _replace(self.halved, *pairs)
+
+
+def _replace(where: Tensor, *pairs: tuple[Tensor, Tensor]) -> None:
+    """Replace, in each pair, the rows of the first tensor by those of the second where the mask is true."""
+    if where.device.type == "cpu":
+        places = true_places(where)
+        for old, new in pairs:
+            old[places] = new[places]
+        return
+    for old, new in pairs:  # which rows these are, a device would be waited for
+        old.copy_(torch.where(where.view(-1, *(1,) * (old.dim() - 1)), new, old))
 
 
 def checkpoints(steps: int) -> dict[int, int]:

@@ -20,6 +20,7 @@ from sihg.robust.data.samples import Samples
 from sihg.robust.gradients import compute_logits, device_of, evaluation_mode, inner_mode, is_missing_gradient
 from sihg.robust.precision import exact_float32, number_formats
 from sihg.robust.threat import Ball
+from sihg.robust.waits import reading_once, upload
 
 if TYPE_CHECKING:
     from sihg.robust.attacks.base import Attack
@@ -150,7 +151,7 @@ def _attack(
         with processes.together():
             if processes.rank < len(turn):
                 numbers = turn[processes.rank]
-                x, y = next(reader).to(device), samples.y[numbers].to(device)
+                x, y = upload(next(reader), device), upload(samples.y[numbers], device)
                 own = _attack_chunk(model, x, y, attack, seed, key, numbers, precision)
         verdicts = [own] if processes.size == 1 else share_verdicts(own, processes)
         seconds = (time.perf_counter() - begin) / len(turn)
@@ -223,7 +224,7 @@ def attack_batch(
     check_module(model)
     numbers = torch.arange(len(x)) if numbers is None else numbers
     check_batch(x, y, numbers)
-    x, y, numbers = x.detach(), y.long(), numbers.to(x.device)
+    x, y, numbers = x.detach(), y.long(), upload(numbers, x.device)
     size, found = rows_per_chunk(x.shape[1:]), []
     fast = precision == "bfloat16" and attack.searches_fast
     formats = number_formats(model, ascent=precision) if fast else exact_float32(x.device.type)
@@ -234,9 +235,10 @@ def attack_batch(
             rows = Rows(x[part], y[part], attack.ball.around(x[part]), numbers[part], place)
             found.append(Search(model, rows, attack.ball, fast=fast))
             if len(rows):
-                attack.search(found[-1], seed)
-                if fast:
-                    found[-1].judge()
+                with reading_once():
+                    attack.search(found[-1], seed)
+                    if fast:
+                        found[-1].judge()
     return Verdict(
         attack.ball.clip(torch.cat([search.x_adv for search in found])),
         torch.cat([search.broken for search in found]),

@@ -4,7 +4,8 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
+from typing import NoReturn
 
 import torch
 from safetensors.torch import load, save
@@ -16,6 +17,7 @@ from sihg.errors import InputError, NotFiniteError
 from sihg.robust.gradients import Loss, margins, misclassified
 from sihg.robust.precision import exact_float32, to_float32
 from sihg.robust.threat import Ball, Feasible
+from sihg.robust.waits import late, look_at, read_collected, refuse_if, upload
 
 ROWS_PER_DRAW = 64  # rows that share a generator, so that draws do not depend on how many rows are attacked at once
 EXACT_STEPS = 1  # the last of a run whose gradient is float32, as is the pass after it; 0 to 4 break as many samples
@@ -87,12 +89,18 @@ class Rows:
 
     def draw(self, shape: Sequence[int], make: Callable[..., Tensor], seed: int, purpose: str, run: int = 0) -> Tensor:
         """Draw make(shape=..., generator=...) for each row; a row's draw depends on its number, not on other rows."""
-        out, block = self.x.new_empty(len(self), *shape), self.number // ROWS_PER_DRAW
+        numbers = self._numbers
+        out, block = torch.empty(len(self), *shape, dtype=self.x.dtype), numbers // ROWS_PER_DRAW
         for number in block.unique().tolist():
             rows = (block == number).nonzero().flatten()
             drawn = make(shape=(ROWS_PER_DRAW, *shape), generator=generator(seed, purpose, run, number))
-            out[rows] = drawn.to(out)[self.number[rows] % ROWS_PER_DRAW]
-        return out
+            out[rows] = drawn.to(out)[numbers[rows] % ROWS_PER_DRAW]
+        return upload(out, self.x.device)
+
+    @cached_property
+    def _numbers(self) -> Tensor:
+        """The numbers on the host, which draws."""
+        return self.number.cpu()
 
     def draw_uniform(self, shape: Sequence[int], seed: int, purpose: str, run: int = 0) -> Tensor:
         """Draw numbers in [0, 1) for each row."""
@@ -131,10 +139,23 @@ class Search:
         self.prediction = rows.y.clone()
         self.margin = torch.full_like(rows.y, math.inf, dtype=rows.x.dtype)
         self.passes = self.forwards = self.classes = 0
+        self._on_cpu = rows.x.device.type == "cpu"
+        self._looks = 0  # of `record_broken`, since `unbroken`
 
     def unbroken(self) -> Rows:
         """Return the rows without a misclassified point so far."""
-        return self.rows.take(true_places(~self.broken)) if bool(self.broken.any()) else self.rows
+        self._looks = 0
+        held = self._held(self.broken)
+        return self.rows if held is None else self.rows.take(held)
+
+    def _held(self, broken: Tensor) -> Tensor | None:
+        """Return the places of rows that are not broken, None if that is all of them."""
+        if self._on_cpu:
+            return true_places(~broken) if bool(broken.any()) else None
+        lost = late(int, broken.sum())
+        read_collected()  # one wait: the number, and what was to be checked
+        count = len(broken) - look_at(lost)
+        return None if count == len(broken) else broken.to(torch.uint8).argsort(stable=True)[:count]
 
     def record_clean(self) -> Tensor:
         """Record the samples themselves, and return their logits."""
@@ -146,7 +167,7 @@ class Search:
         """Return the logits at `point`, in float32 also in a fast search."""
         self.forwards += len(rows)
         with torch.no_grad(), exact_float32(point.device.type):
-            return check_logits(self.model(point), rows)
+            return self._check(self.model(point), rows)
 
     def compute_gradient(
         self, rows: Rows, point: Tensor, loss: Loss, *, exact: bool = False
@@ -164,19 +185,27 @@ class Search:
         point = point.detach().requires_grad_()
         with torch.enable_grad(), exact_float32(point.device.type) if exact else nullcontext():
             logits = self.model(point) if exact else to_float32(self.model(point))
-            check_logits(logits, rows)
+            self._check(logits, rows)
             losses = loss(logits, rows.y)
             (g,) = torch.autograd.grad(losses.sum(), point)
         g = g.contiguous() if 0 in g.stride() else g  # an expanded gradient could not be changed in place
-        if not math.isfinite(float(g.sum())) and not bool(torch.isfinite(g).all()):  # the sum is the cheaper test
-            row = int(rows.number[_first_row(~torch.isfinite(g))])
-            raise NotFiniteError("input-gradient-not-finite", row=row)
+        if not self._on_cpu or not math.isfinite(float(g.sum())):  # on a CPU the sum is the cheaper test
+            bad = ~torch.isfinite(g).flatten(1).all(1)  # g itself is changed in place
+            refuse_if(bad.any(), partial(_refuse_gradient, rows, bad))
         logits = logits.detach() if exact else self._confirm(rows, point.detach(), logits.detach())
         return logits, losses.detach().to(g), g
 
+    def _check(self, logits: Tensor, rows: Rows) -> Tensor:
+        """Return the logits, checked; the labels of rows on a device, which is waited for, only once."""
+        is_known = not self._on_cpu and self.classes > 0
+        check_logits(logits, rows, labels=not is_known)
+        self.classes = logits.shape[1]
+        return logits
+
     def _confirm(self, rows: Rows, point: Tensor, logits: Tensor) -> Tensor:
         """Replace the logits of misclassified rows by those of a float32 pass at the point within the bounds."""
-        claimed = true_places(misclassified(logits, rows.y))
+        wrong = misclassified(logits, rows.y)
+        claimed = true_places(wrong if self._on_cpu else wrong & ~self.broken[rows.place])
         if not len(claimed):
             return logits
         confirmed = self.compute_logits(rows.take(claimed), self.ball.clip(point.index_select(0, claimed)))
@@ -194,13 +223,33 @@ class Search:
         self.classes = logits.shape[1]
         prediction, margin = logits.argmax(1), margins(logits, rows.y).to(self.margin)
         better = (prediction != rows.y) | (margin < self.margin[rows.place])
+        if not self._on_cpu:
+            self._keep(rows.place, better & ~self.broken[rows.place], point, prediction, margin, prediction != rows.y)
+            return
         place = rows.place[better]
         self.x_adv[place], self.margin[place] = point[better], margin[better]
         self.prediction[place], self.broken[place] = prediction[better], (prediction != rows.y)[better]
 
+    def _keep(self, place: Tensor, better: Tensor, *new: Tensor) -> None:
+        """Replace the results of rows where `better` is true, without asking the device which rows these are."""
+        for kept, now in zip((self.x_adv, self.prediction, self.margin, self.broken), new, strict=True):
+            before = kept[place]
+            kept[place] = torch.where(better.view(-1, *(1,) * (kept.dim() - 1)), now.to(kept.dtype), before)
+
     def record_broken(self, rows: Rows, point: Tensor, logits: Tensor) -> Tensor | None:
-        """Record the misclassified rows; return the places of the others among `rows`, None if that is all of them."""
+        """Record the misclassified rows; return the places of the others among `rows`, None if that is all of them.
+
+        Other devices than a CPU have to be waited for to know that. So there broken rows stay in the search, where they
+        change nothing, until the calls 1, 2, 4, 8, ... since `unbroken`.
+        """
         wrong = misclassified(logits, rows.y)
+        if not self._on_cpu:
+            better = wrong & ~self.broken[rows.place]
+            self._keep(rows.place, better, point, logits.argmax(1), margins(logits, rows.y), wrong)
+            self._looks += 1
+            if self._looks & (self._looks - 1):
+                return None
+            return self._held(self.broken[rows.place])
         if not bool(wrong.any()):
             return None
         lost = true_places(wrong)
@@ -213,20 +262,33 @@ def true_places(mask: Tensor) -> Tensor:
     return mask.nonzero().flatten()
 
 
-def check_logits(logits: Tensor, rows: Rows) -> Tensor:
-    """Return the logits; raise InputError unless they are finite floats (n, classes) with one for every label."""
+def check_logits(logits: Tensor, rows: Rows, *, labels: bool = True) -> Tensor:
+    """Return the logits; raise InputError unless they are finite floats (n, classes) with one for every label.
+
+    Args:
+        logits: What the model returned.
+        rows: The rows that it got.
+        labels: Whether to look at the labels.
+    """
     if not isinstance(logits, Tensor) or not logits.is_floating_point():
         what = logits.dtype if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
         raise InputError("logits-type", what=what)
     values, y = logits.detach(), rows.y
     if values.dim() != 2 or len(values) != len(y):
         raise InputError("logits-shape", shape=tuple(values.shape), count=len(y))
-    if not bool(torch.isfinite(values).all()):
-        raise NotFiniteError("logits-not-finite")
-    if int(y.max()) >= values.shape[1]:
+    refuse_if(~torch.isfinite(values).all(), _refuse_logits)
+    if labels and int(y.max()) >= values.shape[1]:
         row = int((y >= values.shape[1]).nonzero()[0])
         raise InputError("label-beyond-outputs", row=int(rows.number[row]), y=int(y[row]), shape=values.shape[1])
     return logits
+
+
+def _refuse_logits() -> NoReturn:
+    raise NotFiniteError("logits-not-finite")
+
+
+def _refuse_gradient(rows: Rows, bad: Tensor) -> NoReturn:
+    raise NotFiniteError("input-gradient-not-finite", row=int(rows.number[_first_row(bad)]))
 
 
 def check_points(name: str, ball: Ball, x: Tensor, x_adv: Tensor, numbers: Tensor) -> None:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from sihg.errors import InputError
+from sihg.robust.waits import upload
 
 
 @dataclass(frozen=True)
@@ -37,17 +38,22 @@ class Move:
 
     def _source(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the row and column of the original for each row and column of the result."""
-        rows = torch.arange(x.shape[2]) - self.down[:, None]
-        columns = torch.arange(x.shape[3]).expand(len(x), -1)
-        columns = torch.where(self.flipped[:, None], x.shape[3] - 1 - columns, columns) - self.right[:, None]
-        return rows.to(x.device), columns.to(x.device)
+        down, right, flipped = self._on_device(x)
+        rows = torch.arange(x.shape[2], device=x.device) - down
+        columns = torch.arange(x.shape[3], device=x.device).expand(len(x), -1)
+        return rows, torch.where(flipped, x.shape[3] - 1 - columns, columns) - right
 
     def _target(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the row and column of the result for each row and column of the original."""
-        rows = torch.arange(x.shape[2]) + self.down[:, None]
-        columns = torch.arange(x.shape[3]) + self.right[:, None]
-        columns = torch.where(self.flipped[:, None], x.shape[3] - 1 - columns, columns)
-        return rows.to(x.device), columns.to(x.device)
+        down, right, flipped = self._on_device(x)
+        rows = torch.arange(x.shape[2], device=x.device) + down
+        columns = torch.arange(x.shape[3], device=x.device) + right
+        return rows, torch.where(flipped, x.shape[3] - 1 - columns, columns)
+
+    def _on_device(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return down, right and flipped as columns on the device of x, by one copy."""
+        down, right, flipped = upload(torch.stack([self.down, self.right, self.flipped]), x.device)[:, :, None]
+        return down, right, flipped.bool()
 
 
 @dataclass(frozen=True)

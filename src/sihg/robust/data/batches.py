@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from sihg.core.draw import generator, hash_key, normal, uniform
 from sihg.errors import InputError
 from sihg.robust.data.augment import Augment, Move
 from sihg.robust.data.samples import Samples, as_samples
+from sihg.robust.waits import upload
 
 SHARDS = 64  # of the order of an epoch
 
@@ -102,7 +104,12 @@ class Batch:
     def _noise(self, draw: Callable[..., Tensor], purpose: str, shape: Sequence[int] | None) -> Tensor:
         key = hash_key(self.seed, purpose, self.epoch, self.step)
         wanted = self.x.shape[1:] if shape is None else shape
-        return draw(key, self.index.to(self.x.device), wanted, self.x.dtype)
+        return draw(key, self._numbers, wanted, self.x.dtype)
+
+    @cached_property
+    def _numbers(self) -> Tensor:
+        """The numbers of the samples, on the device of x."""
+        return upload(self.index, self.x.device)
 
     def lanes(self, count: int) -> "Iterator[Batch]":
         """Yield the samples of each of `count` lanes that has any; sample i is in lane i mod `count`."""
@@ -194,11 +201,11 @@ def epoch_batches(
         moves = None if augment is None else augment.draw(len(index), generator(seed, "augment", epoch, step))
         batches = []
         for lane, samples_of_lane in own[number].items():
-            part, x = rows[number][lane], next(reader).to(device)
+            part, x = rows[number][lane], upload(next(reader), device)
             batches.append(
                 Batch(
                     x=x if moves is None else moves.rows(part).apply(x),
-                    y=samples.y[samples_of_lane].to(device),
+                    y=upload(samples.y[samples_of_lane], device),
                     index=samples_of_lane,
                     epoch=epoch,
                     step=step,

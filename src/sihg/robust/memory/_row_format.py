@@ -63,11 +63,19 @@ class RowFormat:
         data, size, seed = memoryview(rows.reshape(-1).data), self.row_bytes, self.seed if seed is None else seed
         return np.array([crc32(data[i : i + size - 4], seed) for i in range(0, rows.size, size)], np.uint32)
 
+    @property
+    def limit(self) -> float:
+        """The largest entry of a perturbation that can be stored."""
+        return self.eps * (1 + TOLERANCE)
+
+    def check_values(self, delta: NDArray[np.float32], where: Index) -> None:
+        """Raise InputError if a perturbation is too large, NotFiniteError if it is NaN or infinite."""
+        if not np.abs(delta).max(initial=0) <= self.limit:  # nan too
+            _refuse_values(delta, where, self.limit)
+
     def encode(self, delta: NDArray[np.float32], where: Index) -> Rows:
         """Return rows of rounded delta / eps, without tags."""
-        limit = self.eps * (1 + TOLERANCE)
-        if not np.abs(delta).max(initial=0) <= limit:  # nan too
-            _refuse_values(delta, where, limit)
+        self.check_values(delta, where)
         rows = np.zeros((len(where), self.row_bytes), np.uint8)
         if self.dtype == "int8":
             scaled = delta * np.float32(INT8_STEPS / self.eps)

@@ -25,9 +25,11 @@ from torch import Tensor
 from sihg.errors import InputError
 from sihg.parse import Number, parse_number
 from sihg.robust.memory._behind import Behind
+from sihg.robust.memory._device_rows import DeviceRows
 from sihg.robust.memory._resume_checks import check_file_state, check_open, check_state, check_unchanged
 from sihg.robust.memory._row_format import Index, RowFormat, Rows, RowTags, check_dtype, refuse_late
 from sihg.robust.memory._shards import Shards
+from sihg.robust.waits import download, refuse_if, upload
 from sihg.store.memory_files import MAX_SHARDS, count_shards, is_shard_count, map_generations
 
 MAX_ROWS_PER_BLOCK, MAX_BLOCK_BYTES = 4096, 2**24  # where all rows are read
@@ -97,7 +99,7 @@ class PerturbationMemory:
         self._unfinished: _Unfinished | None = None
         row_bytes = self._format.row_bytes
         if folder is None:
-            self._shards = Shards.in_ram(n, row_bytes, rank, world_size)
+            self._shards: Shards = Shards.in_ram(n, row_bytes, rank, world_size)
         else:
             new = count_shards(n, row_bytes, chunk_bytes, max(shards, world_size))
             header = self._format.header
@@ -127,8 +129,23 @@ class PerturbationMemory:
         process = f", process {self.rank} of {self.world_size}" if self.world_size > 1 else ""
         return f"PerturbationMemory({self.n} of shape {self.shape}, eps {self.eps:g}, {self.dtype}, {place}{process})"
 
+    def to(self, device: torch.device | str) -> "PerturbationMemory":
+        """Move a memory in RAM to a device, where it is read and written without waiting for that device.
+
+        Args:
+            device: Such as "cuda". A memory in files, and one that is on a device already, stays where it is.
+        Returns:
+            The memory itself.
+        """
+        device = torch.device(device)
+        if device.type != "cpu" and self.folder is None and not isinstance(self._shards, DeviceRows):
+            self._shards = DeviceRows(self._format, self._shards, self._lane_rows(), device)
+        return self
+
     def read(self, index: Tensor, epoch: int) -> Tensor:
-        """Return the newest perturbations written before `epoch`, as float32 on the CPU; 0 for samples never written.
+        """Return the newest perturbations written before `epoch`, as float32; 0 for samples never written.
+
+        They are on the CPU, or on the device that the memory is on.
 
         Args:
             index: The numbers of the samples.
@@ -177,15 +194,33 @@ class PerturbationMemory:
             raise InputError("memory-index-twice", sample=twice)
         if delta.shape != (len(where), *self.shape):
             raise InputError("memory-delta-shape", shape=tuple(delta.shape), wanted=(len(where), *self.shape))
-        values = delta.detach().to("cpu", torch.float32).reshape(-1, self._format.values).numpy()
-        rows = self._format.encode(values, where)  # a copy: the caller may change delta
+        values = delta.detach().to(torch.float32).reshape(-1, self._format.values)
+        if isinstance(self._shards, DeviceRows) or (self.folder is not None and values.device.type != "cpu"):
+            self._write_from_device(where, epoch, values)
+        else:
+            self._write(where, epoch, values.cpu())
+        if self._unfinished is not None:
+            self._unfinished.rows[where // self.world_size] = False
+
+    def _write(self, where: Index, epoch: int, delta: Tensor) -> None:
+        """Round now, a copy, since the caller may change delta; write to files later."""
+        rows = self._format.encode(delta.numpy(), where)
         if self.folder is None:
             self._store(where, epoch, rows)
         else:
             where = where.copy()
             self._behind.write(where, partial(self._store, where, epoch, rows))
-        if self._unfinished is not None:
-            self._unfinished.rows[where // self.world_size] = False
+
+    def _write_from_device(self, where: Index, epoch: int, delta: Tensor) -> None:
+        """Write perturbations of a device without waiting for it: there, or to files once they have been copied."""
+        where = where.copy()
+        bad = ~(delta.abs().amax() <= self._format.limit)  # nan too
+        refuse_if(bad, lambda: self._format.check_values(delta.cpu().numpy(), where))
+        if isinstance(self._shards, DeviceRows):
+            self._shards.write(where, epoch, upload(delta, self._shards.device))
+            return
+        copied = download(delta)
+        self._behind.write(where, lambda: self._store(where, epoch, self._format.encode(copied().numpy(), where)))
 
     def clear(self) -> None:
         """Set all perturbations to zero, as in a new memory."""
@@ -226,7 +261,7 @@ class PerturbationMemory:
         self._behind.wait()
         counts = torch.zeros(bins, dtype=torch.float64)
         for _, where in self._blocks(self._lane_rows(lane, lanes), MAX_BLOCK_BYTES // 4):
-            delta = self._read(where, epoch)
+            delta = self._read(where, epoch).cpu()
             sizes = delta.abs() if norm == "linf" else torch.linalg.vector_norm(delta.flatten(1), dim=1)
             counts += torch.histc(sizes.div_(self.eps).clamp_(max=1), bins, 0, 1)
         return counts
@@ -350,6 +385,8 @@ class PerturbationMemory:
         return self._format.tags(rows)[:, 1].astype(np.int64) - 1
 
     def _read(self, where: Index, epoch: int) -> Tensor:
+        if isinstance(self._shards, DeviceRows):
+            return self._shards.read(where, epoch)
         return self._format.decode(self._newest(where, epoch))
 
     def _read_ahead(self, where: Index, epoch: int) -> Tensor:

@@ -14,6 +14,7 @@ from sihg.robust.data.samples import Samples
 from sihg.robust.gradients import averaging_processes, backward, cross_entropy_sum, evaluation_mode, unwrap
 from sihg.robust.methods.settings import AdversarialSettings
 from sihg.robust.threat import Ball, Feasible, scale_to_ball
+from sihg.robust.waits import Late, LateField, late
 
 INTERVAL_PASSES = 3  # of the training pass with interval bounds: centres and radii, each with its weights
 LossTransform = Callable[[Tensor], Tensor]
@@ -41,6 +42,8 @@ class Optimizer(Protocol):
 class Log:
     """What a step did: means over the samples of its batch, before the weights changed.
 
+    A device is waited for when a number is looked at; the trainer reads all of them once per step.
+
     Args:
         loss, accuracy: On the points that it trained on.
         samples: The size of the batch.
@@ -54,13 +57,13 @@ class Log:
         1.0
     """
 
-    loss: float
-    accuracy: float
-    samples: int
-    passes: float
-    predicted: Tensor
-    moved: float | None = None
-    saturated: float | None = None
+    loss: LateField[float] = LateField()  # noqa: RUF009
+    accuracy: LateField[float] = LateField()  # noqa: RUF009
+    samples: LateField[int] = LateField()  # noqa: RUF009
+    passes: LateField[float] = LateField()  # noqa: RUF009
+    predicted: LateField[Tensor] = LateField()  # noqa: RUF009
+    moved: LateField[float | None] = LateField(None)  # noqa: RUF009
+    saturated: LateField[float | None] = LateField(None)  # noqa: RUF009
     extra: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -150,13 +153,17 @@ def train_on(
     optimizer: Optimizer,
     passes: float,
     loss_transform: LossTransform = lambda loss: loss,
+    *,
+    moved: float | Late[float] | None = None,
+    saturated: float | Late[float] | None = None,
 ) -> Log:
     """Take one step of the optimiser along the gradient at `point`: the last lines of most methods."""
     optimizer.zero_grad()
     logits = model(point)
     loss = backward(loss_transform(cross_entropy_sum(logits, batch.y)), point, loss_divisor(model, batch))
+    done = log(loss, logits.detach(), batch.y, passes + len(point), moved=moved, saturated=saturated)
     optimizer.step()
-    return log(loss, logits.detach(), batch.y, passes + len(point))
+    return done
 
 
 def loss_divisor(model: nn.Module, batch: Batch) -> float:
@@ -168,16 +175,33 @@ def loss_divisor(model: nn.Module, batch: Batch) -> float:
     return batch.size if batch.size == len(batch.x) else batch.size / averaging_processes(model)
 
 
-def log(loss: Tensor, logits: Tensor, y: Tensor, passes: float) -> Log:
-    """Make the log of a step from its summed loss and its logits."""
-    predicted = logits.argmax(1)
+def log(
+    loss: Tensor,
+    logits: Tensor,
+    y: Tensor,
+    passes: float,
+    *,
+    moved: float | Late[float] | None = None,
+    saturated: float | Late[float] | None = None,
+) -> Log:
+    """Make the log of a step from its summed loss and its logits, best before the optimiser steps: it reads both."""
+    predicted, n = logits.argmax(1), len(y)
     return Log(
-        loss=float(loss) / len(y),
-        accuracy=float((predicted == y).sum()) / len(y),
-        samples=len(y),
+        loss=late(lambda loss: loss / n, loss),
+        accuracy=late(lambda hits: hits / n, (predicted == y).sum()),
+        samples=n,
         passes=passes,
-        predicted=torch.bincount(predicted, minlength=logits.shape[1]),
+        predicted=_count_classes(predicted, logits.shape[1]),
+        moved=moved,
+        saturated=saturated,
     )
+
+
+def _count_classes(predicted: Tensor, classes: int) -> Tensor | Late[Tensor]:
+    if predicted.device.type == "cpu":
+        return torch.bincount(predicted, minlength=classes)
+    counts = (predicted[:, None] == torch.arange(classes, device=predicted.device)).sum(0)  # bincount would wait
+    return late(torch.tensor, counts)
 
 
 @dataclass(kw_only=True)

@@ -44,11 +44,14 @@ class DAT(AdversarialMethod, DATSettings):
         losses = nn.functional.cross_entropy(logits, batch.y, reduction="none")
         weights = losses.detach() / losses.detach().mean() if self.weighted and batch.epoch > 0 else 1.0
         backward((losses * weights).sum(), batch.x, loss_divisor(model, batch))
+        done = log(losses.detach().sum(), logits.detach(), batch.y, passes + len(delta))
         optimizer.step()
-        return log(losses.detach().sum(), logits.detach(), batch.y, passes + len(delta))
+        return done
 
     def _ascend(self, model: nn.Module, batch: Batch, delta: Tensor, feasible: Feasible, eps: float) -> int:
         """Ascend in place, without the samples that have stopped; return the number of passes."""
+        if delta.device.type != "cpu":
+            return self._ascend_all(model, batch, delta, feasible, eps)
         threshold = self.threshold(batch.epoch)
         eta = self.step_size or 2.5 * eps / self.steps
         rows, x, y, moving, passes = torch.arange(len(delta), device=delta.device), batch.x, batch.y, delta.clone(), 0
@@ -65,6 +68,18 @@ class DAT(AdversarialMethod, DATSettings):
             feasible.climb_(moving, g, eta)
         delta[rows] = moving
         return passes
+
+    def _ascend_all(self, model: nn.Module, batch: Batch, delta: Tensor, feasible: Feasible, eps: float) -> int:
+        """Compute all samples in every step and hold those that have stopped: to leave them out, a GPU would wait."""
+        eta = self.step_size or 2.5 * eps / self.steps
+        moves = torch.ones(len(delta), dtype=torch.bool, device=delta.device)
+        for t in range(self.steps):
+            g = input_gradient(model, batch.x + delta, batch.y, cross_entropy_sum)
+            if t > 0:
+                moves &= self.gap(g, delta, feasible, eps) > self.threshold(batch.epoch)
+            ahead = feasible.climb_(delta.clone(), g, eta)
+            delta.copy_(torch.where(moves.view(-1, *(1,) * (delta.dim() - 1)), ahead, delta))
+        return self.steps * len(delta)
 
     def threshold(self, epoch: int) -> float:
         """Return the FOSC at which a sample stops in this epoch."""

@@ -51,10 +51,11 @@ class FreeAT(AdversarialMethod, FreeSettings):
             optimizer.zero_grad()
             logits = model(point)
             loss = backward(cross_entropy_sum(logits, batch.y), point, loss_divisor(model, batch))
+            done = log(loss, logits.detach(), batch.y, passes=self.replays * len(delta))
             optimizer.step()
             assert point.grad is not None
             feasible.climb_(delta, point.grad, eps)
-            yield log(loss, logits.detach(), batch.y, passes=self.replays * len(delta))
+            yield done
 
     def state(self, epoch: int) -> dict[str, Tensor]:  # noqa: ARG002
         """Return delta, with which the next batch starts."""

@@ -1,7 +1,7 @@
 """MSI-HG (Kim & Seo, 2022): Algorithms 3 and 4 of the paper."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -25,6 +25,7 @@ from sihg.robust.methods.base import (
 from sihg.robust.methods.settings import MSIHGSettings
 from sihg.robust.models.threshold import Threshold, threshold_of
 from sihg.robust.threat import Feasible, LinfSet
+from sihg.robust.waits import late, upload
 from sihg.store.schema import MEMORY_COLUMNS
 
 
@@ -64,6 +65,7 @@ class MSIHG(AdversarialMethod, MSIHGSettings):
 
     memory_columns: ClassVar[tuple[str, ...]] = MEMORY_COLUMNS[3:]
     state_file: ClassVar[str] = "memory"
+    _is_own = False  # whether `bind` made the memory, which then goes to the device of the batches
     _is_new = False  # whether the files of the memory belong to a run without a checkpoint, which starts at zero
 
     def __post_init__(self) -> None:
@@ -104,7 +106,7 @@ class MSIHG(AdversarialMethod, MSIHGSettings):
             rank=lane,
             world_size=lanes,
         )
-        self._is_new = not resuming
+        self._is_new, self._is_own = not resuming, True
 
     def expect(self, index: Tensor, epoch: int) -> None:
         """Begin to read the perturbations of the next batch from files."""
@@ -155,6 +157,8 @@ class MSIHG(AdversarialMethod, MSIHGSettings):
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
         """Train on one batch."""
         self._start()
+        if self.memory is not None and self._is_own:
+            self.memory.to(batch.x.device)
         ball, eps = self.ball(batch)
         stored = self._read(batch)  # Algorithm 4, line 3
         move = self._move(batch)
@@ -169,12 +173,12 @@ class MSIHG(AdversarialMethod, MSIHGSettings):
         if self.memory is not None:  # line 6
             kept = move.back(delta, stored) if move is not None and self.augment_delta == "same" else delta
             self.memory.write(batch.index, batch.epoch, kept)
-        moved = float((delta - old).abs_().mean()) / self.eps
+        moved = late(lambda mean: mean / self.eps, (delta - old).abs_().mean())
         saturated = searched.saturated(delta)
         passes = (self.steps + (INTERVAL_PASSES if self.interval else 0)) * len(delta)
         mix = self.interval_loss(model, batch, ball, self.interval)
-        log = train_on(model, batch, batch.x + delta, optimizer, passes, mix)  # line 7
-        return replace(log, moved=moved, saturated=saturated)
+        point = batch.x + delta
+        return train_on(model, batch, point, optimizer, passes, mix, moved=moved, saturated=saturated)  # line 7
 
     def _searched_set(self, model: nn.Module, ball: Feasible, batch: Batch) -> tuple[Feasible, float | Tensor]:
         """Return the set that the ascent searches, and the unit of its lengths."""
@@ -211,7 +215,7 @@ class MSIHG(AdversarialMethod, MSIHGSettings):
         """Return the stored perturbations; zero for samples without one."""
         if self.memory is None or (self.reset and batch.epoch % self.reset == 0):
             return torch.zeros_like(batch.x)
-        return self.memory.read(batch.index, batch.epoch).to(batch.x)
+        return upload(self.memory.read(batch.index, batch.epoch), batch.x.device).to(batch.x.dtype)
 
     def _move(self, batch: Batch) -> Move | None:
         """Return the augmentation that is applied to stored perturbations."""

@@ -42,8 +42,9 @@ class TRADES(AdversarialMethod, TRADESSettings):
         attacked = unwrap(model)(batch.x + delta)  # DDP allows one forward pass of its own per backward pass
         value = cross_entropy_sum(natural, batch.y) + self.beta * divergence(log_softmax(natural, 1), attacked)
         loss = backward(value, batch.x, loss_divisor(model, batch))
+        done = log(loss, attacked.detach(), batch.y, passes=(self.steps + 2.5) * len(delta))
         optimizer.step()
-        return log(loss, attacked.detach(), batch.y, passes=(self.steps + 2.5) * len(delta))
+        return done
 
 
 def divergence(clean: Tensor, logits: Tensor) -> Tensor:

@@ -59,8 +59,9 @@ class YOPO(AdversarialMethod, YOPOSettings):
             if stem_learns:
                 with frozen_statistics(stem):
                     run_in_format(stem, batch.x + delta).backward(p * share)
+        done = log(loss.detach(), logits.detach(), batch.y, passes=self.outer * len(delta))
         optimizer.step()
-        return log(loss.detach(), logits.detach(), batch.y, passes=self.outer * len(delta))
+        return done
 
 
 def _through(stem: nn.Module, x: Tensor, p: Tensor) -> Slope:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from sihg.core.processes import Processes
 from sihg.errors import InputError, SihgError
+from sihg.robust.waits import Late, late, look_at, upload
 
 
 class LaneSum:
@@ -34,6 +35,9 @@ class LaneSum:
         self._added = True
         self._share = 0.0
         self._error: SihgError | None = None
+        self._known: list[bool] = []  # which parameters have gradients in this step: here, then on any process
+        self._grads: Sequence[Tensor] = ()
+        self._there: tuple[list[bool], list[bool]] | Late[tuple[list[bool], list[bool]]] = [], []
         self.flags = [False, False]  # of this process, then of any: see `set_gradients`
 
     def begin(self) -> None:
@@ -41,6 +45,7 @@ class LaneSum:
         self._before = [buffer.clone() for buffer in self.buffers]
         self._sums.clear()
         self._error = None
+        self._known = [False] * len(self.parameters)
 
     def enter(self, share: float) -> None:
         """Begin the next lane of `order`, which has this share of the batch."""
@@ -54,9 +59,10 @@ class LaneSum:
             raise InputError("method-steps-lanes")
         self._added = True
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
-        known = self._like.new_tensor([p.grad is not None for p in self.parameters])
+        known = [p.grad is not None for p in self.parameters]
+        self._known = [a or b for a, b in zip(self._known, known, strict=True)]
         changes = [_change(b, a).mul_(self._share) for b, a in zip(self.buffers, self._before, strict=True)]
-        self._push(self._flatten([*grads, known, *changes]))
+        self._push(self._flatten([*grads, self._from_host(known), *changes]))
         for p in self.parameters:
             p.grad = None
 
@@ -86,25 +92,53 @@ class LaneSum:
         self._sums.append((height, vector))
 
     def set_gradients(self) -> None:
-        """Set the gradients and buffers to those of all lanes, and `flags` to whether they are set on any process."""
+        """Set the gradients and buffers to those of all lanes.
+
+        Other processes may have gradients of other parameters. A device that knows would be waited for, so it is asked
+        by `confirm_gradients`, when all else is read.
+        """
         ((_, own),) = self._sums
-        flags = self._like.new_tensor([*self.flags, self._error is not None])
-        total = self.processes.sum(torch.cat([own, flags]))
-        *self.flags, failed = [bool(flag) for flag in total[-len(flags) :].tolist()]
-        if failed:
-            self.processes.agree(self._error)
-        total = total[: len(own)]
+        flags = [*self.flags, self._error is not None]
+        alone = self.processes.size == 1
+        total = own if alone else self.processes.sum(torch.cat([own, self._from_host(flags)]))
         sizes = [p.numel() for p in self.parameters]
-        *grads, known, rest = total.split([*sizes, len(sizes), len(total) - sum(sizes) - len(sizes)])
-        for p, grad, is_known in zip(self.parameters, grads, known.tolist(), strict=True):
-            p.grad = grad.view_as(p).to(p.dtype) if is_known else None
-        changes = rest.split([b.numel() for b in self.buffers])
+        *self._grads, known, rest = total.split([*sizes, len(sizes), len(total) - sum(sizes) - len(sizes)])
+        self._there = (self._known, flags) if alone else late(_as_flags, known, rest[-len(flags) :])
+        self._set(self._known if isinstance(self._there, Late) else self._there[0])
+        changes = rest[: sum(b.numel() for b in self.buffers)].split([b.numel() for b in self.buffers])
         for buffer, before, change in zip(self.buffers, self._before, changes, strict=True):
             now = change.view_as(buffer) if buffer.is_floating_point() else change.round().view_as(buffer)
             buffer.copy_(before + now.to(buffer.dtype))
 
+    def confirm_gradients(self) -> bool:
+        """Set `flags` to those of any process; return whether `set_gradients` was right, else set gradients again.
+
+        Raises:
+            SihgError: A process has given up its lanes, by `fail`.
+        """
+        known, (*self.flags, failed) = look_at(self._there)
+        if failed:
+            self.processes.agree(self._error)
+        is_right = known == self._known
+        if not is_right:
+            self._set(known)
+        self._known, self._grads = known, ()
+        return is_right
+
+    def _set(self, known: Sequence[bool]) -> None:
+        for p, grad, is_known in zip(self.parameters, self._grads, known, strict=True):
+            p.grad = grad.view_as(p).to(p.dtype) if is_known else None
+        self._known = list(known)
+
+    def _from_host(self, numbers: Sequence[bool]) -> Tensor:
+        return upload(torch.tensor(numbers, dtype=self._like.dtype), self._like.device)
+
     def _flatten(self, tensors: Sequence[Tensor]) -> Tensor:
         return torch.cat([t.detach().reshape(-1).to(self._like.dtype) for t in tensors])
+
+
+def _as_flags(known: Sequence[float], flags: Sequence[float]) -> tuple[list[bool], list[bool]]:
+    return [bool(number) for number in known], [bool(flag) for flag in flags]
 
 
 def _change(now: Tensor, before: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from sihg.parse import Value
 from sihg.robust.methods.settings import unknown_option
 from sihg.robust.training.lanes import LaneSum
 from sihg.robust.training.schedules import Schedule, build_schedule
+from sihg.robust.waits import late, look_at, read_collected
 from sihg.store.files import Json
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class TrainingOptimizer:
     ) -> None:
         self.inner, self.schedule, self.clip = inner, schedule, clip
         self.parameters = [p for group in inner.param_groups for p in group["params"]]
-        self.average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(ema)) if ema else None
+        self.average = _Average(model, ema) if ema else None
         self.model, self.time = model, 0.0  # of the next batch, in epochs
         self.lanes: LaneSum | None = None
 
@@ -66,10 +67,9 @@ class TrainingOptimizer:
         """Take a step along the gradients, those of all lanes if there are several."""
         if self.lanes is not None:
             self.lanes.set_gradients()
-        grads = [p.grad for p in self.parameters if p.grad is not None]
-        norm = nn.utils.get_total_norm(grads)
-        if not bool(torch.isfinite(norm)):
-            raise diverged("the gradient is not finite", self.time, self.lr)
+        norm = self._checked_norm()
+        if self.lanes is not None and not self.lanes.confirm_gradients():
+            norm = self._checked_norm()
         if self.clip is not None:
             nn.utils.clip_grads_with_norm_(self.parameters, self.clip, norm)
         for group in self.inner.param_groups:
@@ -77,6 +77,15 @@ class TrainingOptimizer:
         self.inner.step()
         if self.average is not None:
             self.average.update_parameters(self.model)
+
+    def _checked_norm(self) -> Tensor:
+        """Return the norm of the gradient; raise NotFiniteError if it, or a loss, is not finite."""
+        norm = nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
+        is_finite = late(bool, torch.isfinite(norm))
+        read_collected()  # the losses, and what else the weights must not see
+        if not look_at(is_finite):
+            raise diverged("the gradient is not finite", self.time, self.lr)
+        return norm
 
     @property
     def evaluated(self) -> nn.Module:
@@ -94,6 +103,26 @@ class TrainingOptimizer:
         self.inner.load_state_dict(unflatten_state(tree, tensors["optimizer"]))
         if self.average is not None:
             self.average.load_state_dict(tensors["average"])
+
+
+class _Average(AveragedModel):
+    """An exponential moving average of the weights, with the buffers of the model."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        super().__init__(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
+        self._decay = decay
+
+    def update_parameters(self, model: nn.Module) -> None:
+        """Average the weights; torch would copy the number of averages to the device, which is waited for."""
+        own: list[Tensor] = list(self.module.parameters())
+        if not int(self.n_averaged) or all(p.device.type == "cpu" for p in own):
+            super().update_parameters(model)
+            return
+        with torch.no_grad():
+            torch._foreach_lerp_(own, list[Tensor](model.parameters()), 1 - self._decay)
+            for kept, now in zip(self.module.buffers(), model.buffers(), strict=True):
+                kept.copy_(now)
+        self.n_averaged += 1
 
 
 def build_training_optimizer(

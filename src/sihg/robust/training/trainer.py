@@ -31,6 +31,7 @@ from sihg.robust.training.lanes import LaneSum
 from sihg.robust.training.optimizer import diverged
 from sihg.robust.training.preflight import PreparedTraining
 from sihg.robust.training.state import TrainingState
+from sihg.robust.waits import reading_once
 from sihg.store.run_folder import FolderHandle, RunFolder
 from sihg.store.schema import MetricsRow, Progress
 
@@ -135,7 +136,7 @@ class Trainer:
         if not self._is_bound:
             self._bind(resuming=False)
         self.processes.copy_first([*self.model.parameters(), *self.model.buffers()])
-        with torch.random.fork_rng(), stop_on_interrupt() as stop_asked:
+        with torch.random.fork_rng(self._gpus()), stop_on_interrupt() as stop_asked:
             if self.progress.number == 0 and self.progress.epoch != self._saved_epoch:
                 yield from self._save()
             while self.progress.epoch < self.prepared.settings.epochs:
@@ -177,10 +178,11 @@ class Trainer:
         self.optimizer.time = batch.time
         for lane, index in batch.coming.items():
             self.methods[lane].expect(index, self.progress.epoch)
-        if self.lanes is None:
-            self._train_one_lane(batch.lanes[0])
-        else:
-            self._train_lanes(batch, self.lanes, stop_asked)
+        with self._dated_errors(), reading_once():
+            if self.lanes is None:
+                self._train_one_lane(batch.lanes[0])
+            else:
+                self._train_lanes(batch, self.lanes, stop_asked)
 
     def _wishes(self, stop_asked: Callable[[], bool]) -> tuple[bool, bool]:
         """Return whether to stop, and whether a checkpoint is due; several processes asked each other in the step."""
@@ -198,8 +200,8 @@ class Trainer:
         """Train on the lanes of this process in turn; the weights change once all lanes have added their gradients."""
         runs = {part.lane: self.methods[part.lane].rounds(self.model, part, self.optimizer) for part in batch.lanes}
         parts = {part.lane: part for part in batch.lanes}
-        last = self.method.optimizer_steps - 1
-        for number in range(last + 1):
+        logs: dict[int, Log] = {}
+        for number in range(self.method.optimizer_steps):
             lanes.begin()
             try:
                 for lane in lanes.order:
@@ -209,15 +211,15 @@ class Trainer:
                     lanes.enter(len(parts[lane].x) / batch.size)
                     self._seed_dropout(parts[lane], number)
                     with self._dated_errors(), self._number_formats():
-                        log = next(runs[lane])
+                        logs[lane] = next(runs[lane])
                     lanes.leave()
-                    if number == last:
-                        self._add(log, lane)
             except SihgError as error:
                 lanes.fail(error)  # `apply` raises it on all processes
             lanes.flags = [stop_asked(), self.processes.is_first and self._is_checkpoint_due()]
             with self.processes.same():
                 self.optimizer.apply()
+        for lane, log in logs.items():
+            self._add(log, lane)
 
     def _add(self, log: Log, lane: int) -> None:
         if not math.isfinite(log.loss):
@@ -237,9 +239,14 @@ class Trainer:
         seed = batch.draw(purpose).initial_seed()
         torch.default_generator.manual_seed(seed)
         if self.prepared.device.startswith("cuda"):
-            torch.cuda.manual_seed_all(seed)
+            with torch.cuda.device(self.prepared.device):
+                torch.cuda.manual_seed(seed)
         elif self.prepared.device.startswith("mps"):
             torch.mps.manual_seed(seed)
+
+    def _gpus(self) -> list[torch.device]:
+        """Return the GPU of this process; without it, torch would begin to use all of them."""
+        return [torch.device(self.prepared.device)] if self.prepared.device.startswith("cuda") else []
 
     def _close_epoch(self) -> Iterator[Event]:
         """Evaluate, write the row of the epoch, save the best weights and a checkpoint."""
@@ -295,7 +302,9 @@ class Trainer:
         except NotFiniteError as error:
             if error.code == "training-diverged":
                 raise
-            raise diverged(str(error).partition(": ")[0], self.optimizer.time, self.optimizer.lr) from error
+            dated = diverged(str(error).partition(": ")[0], self.optimizer.time, self.optimizer.lr)
+            dated.printed_by = error.printed_by
+            raise dated from error
         except ValueError as error:
             if "more than 1 value per channel" not in str(error):
                 raise
