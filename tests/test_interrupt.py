@@ -20,6 +20,15 @@ def test_a_request_is_noted_and_handlers_are_restored(number: signal.Signals) ->
     assert signal.getsignal(number) is before
 
 
+def test_under_torchrun_a_second_signal_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}.items():
+        monkeypatch.setenv(name, value)
+    with stop_on_interrupt() as asked:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.raise_signal(number)
+        assert asked()
+
+
 def test_other_threads_leave_signals_alone() -> None:
     found = []
 

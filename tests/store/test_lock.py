@@ -6,6 +6,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -82,6 +83,13 @@ def test_our_lock_keeps_another_process_out_and_is_freed_by_an_error(tmp_path: P
         work()
     assert attempt(tmp_path) == "held"
     assert (tmp_path / ".lock").read_bytes() == b""
+
+
+def test_who_waits_gets_the_lock_of_a_process_that_ends(tmp_path: Path) -> None:
+    with holder(tmp_path) as process:
+        threading.Timer(0.2, process.kill).start()
+        with locked(tmp_path, wait_seconds=60):
+            assert (tmp_path / ".lock").read_text().startswith(f"{os.getpid()} on ")
 
 
 def test_the_same_process_is_refused_too(tmp_path: Path) -> None:

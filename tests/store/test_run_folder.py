@@ -12,7 +12,7 @@ from sihg.store.manifest import manifest_bytes
 from sihg.store.run_folder import OUTPUT, RunFolder, locked
 from sihg.store.schema import FORMAT, Environment, read_toml
 from sihg.store.trust import OWNER
-from sihg.store.verify import ACCEPTED
+from sihg.store.verify import ACCEPTED, check_folder
 from tests.refused import refused
 from tests.store.permissions import forbid_listing
 
@@ -263,3 +263,21 @@ def test_folders_that_are_links_are_refused(tmp_path: Path) -> None:
     folder.checkpoints.symlink_to(tmp_path / "moved")
     with refused("linked-folder", path=folder.checkpoints):
         folder.check_links()
+
+
+def test_a_failure_ends_its_own_launch_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = a_run(tmp_path / "run")
+    folder.keep_failure(InputError("out-missing"))
+    assert not folder.failure.exists()  # nobody starts a process again that was started alone
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "here", "TORCHELASTIC_RUN_ID": "first"}.items():
+        monkeypatch.setenv(name, value)
+    folder.check_failure()
+    folder.keep_failure(InputError("out-missing"))
+    with refused("out-missing"):
+        folder.check_failure()
+    assert [check.result for check in check_folder(folder.path) if check.path == folder.failure] == ["good"]
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "second")
+    folder.check_failure()
+    folder.forget_failure()
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "first")
+    folder.check_failure()

@@ -36,7 +36,7 @@ def _invite(store: Store, size: int, timeout: timedelta) -> str:
     keys = [f"{name}/{rank}" for rank in range(1, size)]
     if keys:
         store.wait(keys, timeout)
-    store.set(f"{name}/members", json.dumps([store.get(key).decode() for key in keys]))
+    store.set(f"{name}/members", json.dumps({key: store.get(key).decode() for key in keys}))
     return name
 
 
@@ -51,7 +51,7 @@ def _enter(store: Store, rank: int, timeout: timedelta) -> str:
             store.wait([f"{name}/members"], min(left, timedelta(seconds=SECONDS_PER_TRY)))
         except RuntimeError:  # not yet; if the store has ended, the next call raises it again
             continue
-        if json.loads(store.get(f"{name}/members"))[rank - 1] == own:
+        if json.loads(store.get(f"{name}/members")).get(f"{name}/{rank}") == own:
             return name
         time.sleep(0.05)
     raise RuntimeError(f"process 0 has not answered within {timeout.total_seconds():.0f} seconds")

@@ -217,7 +217,7 @@ def run_grid(
     data_dir = None if data_dir is None else Path(data_dir)
     with joined_processes() as processes:
         if not processes.is_first and not processes.start():
-            raise InputError("process-lost", size=processes.size)
+            raise InputError("grid-process-lost", size=processes.size)
         run = GridRun(grid, jobs=jobs, data_dir=data_dir, launcher=launcher, slurm=slurm, processes=processes)
         if processes.is_first:
             run.measure()

@@ -61,7 +61,7 @@ class Processes:
         try:
             dist.all_gather_object(found, value)
         except RuntimeError as error:  # the connection is closed
-            raise InputError("process-lost", size=self.size) from error
+            raise InputError("grid-process-lost", size=self.size) from error
         return found
 
 

@@ -132,9 +132,7 @@ class RunFolder:
             return
         failure = read_record(self.failure, Failure)
         if failure.launch == launch_id():
-            error = InputError(failure.message)
-            error.code = failure.code
-            raise error
+            raise InputError.told(failure.message, failure.code)
 
     def forget_failure(self) -> None:
         """Remove the error of an earlier launch: somebody has decided to try again."""

@@ -119,7 +119,8 @@ def _missing(home: Path) -> Iterator[Path]:
     manifest = newest_manifest(home / "checkpoints", "last") if status(home / "config.toml") is not None else None
     if manifest is None:
         return
-    kept = [name for name, table in TABLES.items() if table in manifest.state.get("tables", {})]
+    marks = manifest.state.get("tables", {})
+    kept = [name for name, table in TABLES.items() if marks.get(table, {}).get("bytes")]  # an empty log has no file
     in_files = manifest.state.get("settings", {}).get("memory_files") is True
     paths = [home / name for name in (*kept, "environment.json")]
     paths += expected_files(home / "memory") if in_files else []
