@@ -1,11 +1,9 @@
 """The state of a run: progress, tables, checkpoints; saved, and restored after any interruption."""
 
 import json
-import math
 import warnings
 from collections.abc import Mapping
-from copy import copy
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from sihg.robust.training.config import Choice, Settings
 from sihg.robust.training.events import WarningRaised
 from sihg.robust.training.optimizer import diverged
 from sihg.robust.training.preflight import PreparedTraining
+from sihg.robust.training.tallies import add_log, add_tallies
 from sihg.robust.training.weights import TWIN, CheckpointWarning, load_weights
 from sihg.store.checkpoint import (
     Checkpoint,
@@ -94,27 +93,11 @@ class TrainingState:
 
     def add(self, log: Log, lane: int = 0) -> None:
         """Add a step of a lane to the sums of the epoch."""
-        tally, samples = self.progress.tallies[lane], log.samples
-        tally.samples += samples
-        tally.passes += log.passes
-        tally.loss += log.loss * samples
-        tally.hits += log.accuracy * samples
-        tally.moved = _add(tally.moved, log.moved, samples)
-        tally.saturated = _add(tally.saturated, log.saturated, samples)
-        tally.constant += int(log.predicted.max())
-        for name in self.prepared.method.columns:
-            value = log.extra.get(name, math.nan)
-            if not math.isfinite(value):
-                raise InputError("method-column", name=name, value=log.extra.get(name))
-            tally.extra[name] = tally.extra.get(name, 0.0) + value * samples
+        add_log(self.progress.tallies[lane], log, self.prepared.method.columns)
 
     def tally(self) -> Tally:
         """Return the sums over all lanes that this process knows: its own, and the others' after `collect`."""
-        first, *others = self.progress.tallies
-        total = copy(first)
-        for lane in others:
-            total = add_tallies(total, lane)
-        return total
+        return reduce(add_tallies, self.progress.tallies)
 
     def collect(self) -> None:
         """Let every process know the sums of all lanes."""
@@ -126,20 +109,21 @@ class TrainingState:
     def row(self, natural: float | None = None, robust: float | None = None) -> MetricsRow:
         """Return the metrics of the epoch so far, with the accuracies of the held-out set if given."""
         here, tally = self.progress, self.tally()
+        samples = max(1, tally.samples)  # 0 while the lanes of this process have had none
         return MetricsRow(
             epoch=here.epoch + 1,
             step=self.step,
-            loss=tally.loss / tally.samples,
-            accuracy=tally.hits / tally.samples,
+            loss=tally.loss / samples,
+            accuracy=tally.hits / samples,
             natural=natural,
             robust=robust,
             lr=self.prepared.optimizer.lr,
             passes=(here.passes + tally.passes) / len(self.prepared.train),
-            moved=None if tally.moved is None else tally.moved / tally.samples,
-            saturated=None if tally.saturated is None else tally.saturated / tally.samples,
+            moved=None if tally.moved is None else tally.moved / samples,
+            saturated=None if tally.saturated is None else tally.saturated / samples,
             seconds=here.seconds,
             evaluation_seconds=here.evaluation_seconds,
-            extra={name: tally.extra[name] / tally.samples for name in self.prepared.method.columns},
+            extra={name: tally.extra.get(name, 0.0) / samples for name in self.prepared.method.columns},
         )
 
     def read_last_row(self) -> MetricsRow | None:
@@ -392,22 +376,6 @@ def _with_defaults(saved: Mapping[str, Value], settings: Settings) -> dict[str, 
     """Return the settings of a checkpoint; settings that are newer than the checkpoint have their defaults."""
     usual = Settings(method=Choice(settings.method.name)).deciding()
     return {key: value for key, value in usual.items() if not key.startswith(SECTIONS_BY_NAME)} | dict(saved)
-
-
-def add_tallies(a: Tally, b: Tally) -> Tally:
-    """Return the sums over two lanes.
-
-    >>> add_tallies(Tally(samples=2, loss=1.0), Tally(samples=1, loss=0.5, moved=0.25))
-    Tally(samples=3, passes=0.0, loss=1.5, hits=0.0, moved=0.25, saturated=None, constant=0.0, extra={})
-    """
-    pairs = {name: (getattr(a, name), getattr(b, name)) for name in Tally.__struct_fields__ if name != "extra"}
-    sums = {name: x if y is None else y if x is None else x + y for name, (x, y) in pairs.items()}
-    names = a.extra | b.extra
-    return Tally(**sums, extra={name: a.extra.get(name, 0.0) + b.extra.get(name, 0.0) for name in names})
-
-
-def _add(total: float | None, mean: float | None, samples: int) -> float | None:
-    return total if mean is None else (total or 0.0) + mean * samples
 
 
 def _merit(row: MetricsRow) -> tuple[float, float]:
