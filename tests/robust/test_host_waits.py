@@ -280,7 +280,7 @@ class OtherProcess(Processes):
 
     def sum(self, vector: Tensor) -> Tensor:
         """Add what the other process sends: gradients of two parameters, which of them it has, flags."""
-        return vector + torch.tensor([1.0, 2.0, 1.0, 1.0, 1.0, 0.0]).to(vector.device)
+        return vector + torch.tensor([1.0, 2.0, 1.0, 1.0, 1.0, 0.0, 0.0]).to(vector.device)
 
 
 @pytest.mark.parametrize("device", ["cpu", DEVICE])

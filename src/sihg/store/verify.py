@@ -17,7 +17,6 @@ from sihg.errors import InputError
 from sihg.store.arrays import reseal_arrays
 from sihg.store.files import from_toml, list_names, read_regular, sha256_of_file, status, write_bytes
 from sihg.store.manifest import NUMBERED, find_checkpoint, newest_manifest, read_file, read_manifest
-from sihg.store.memory_files import expected_files
 from sihg.store.run_folder import locked
 from sihg.store.schema import Record, read_json, read_record, read_toml, write_json, write_record
 from sihg.store.seal import MARK, NO_SUM, SEAL_KEY, check_seal, require_seal, seal
@@ -123,7 +122,10 @@ def _missing(home: Path) -> Iterator[Path]:
     kept = [name for name, table in TABLES.items() if marks.get(table, {}).get("bytes")]  # an empty log has no file
     in_files = manifest.state.get("settings", {}).get("memory_files") is True
     paths = [home / name for name in (*kept, "environment.json")]
-    paths += expected_files(home / "memory") if in_files else []
+    if in_files:
+        from sihg.store.memory_files import expected_files  # imports numpy
+
+        paths += expected_files(home / "memory")
     yield from (path for path in paths if status(path) is None)
 
 
