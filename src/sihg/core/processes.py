@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sihg.core._session import open_session
+from sihg.core._meeting import open_meeting
 from sihg.errors import InputError, SihgError
 from sihg.launch import end_with_launcher, is_launched, rank, world_size
 
@@ -185,7 +185,7 @@ def join_processes(device: str = "cpu", *, minutes: float = 10.0) -> Iterator[Pr
     importlib.import_module("torch.distributed.nn.functional")
     processes, timeout = Processes(rank(), world_size()), timedelta(minutes=minutes)
     with lost_processes():
-        store = open_session(processes.rank, processes.size, timeout)
+        store = open_meeting(processes.rank, processes.size, timeout)
         backend = "nccl" if device.startswith("cuda") else "gloo"
         dist.init_process_group(backend, store=store, rank=rank(), world_size=world_size(), timeout=timeout)
     try:

@@ -2,7 +2,7 @@
 
 After a restart the launcher's store may be the one that dead processes have used, and it still holds their addresses.
 The counter of restarts does not tell attempts apart: each node has its own, and it does not count a node that joins or
-leaves. So the first process opens a session with a new name, and lets in who is there now.
+leaves. So the first process opens a meeting with a new name, and lets in who is there now.
 """
 
 import json
@@ -14,11 +14,11 @@ from datetime import timedelta
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-SESSION = "sihg/session"  # the key of the newest session's name
+MEETING = "sihg/meeting"  # the key of the newest meeting's name
 SECONDS_PER_TRY = 1.0
 
 
-def open_session(rank: int, size: int, timeout: timedelta) -> Store:
+def open_meeting(rank: int, size: int, timeout: timedelta) -> Store:
     """Meet the other processes of this attempt; return a store that no earlier attempt has written to.
 
     Raises:
@@ -30,9 +30,9 @@ def open_session(rank: int, size: int, timeout: timedelta) -> Store:
 
 
 def _invite(store: Store, size: int, timeout: timedelta) -> str:
-    """Open a session and wait until all have entered it; then tell each that it is expected."""
+    """Open a meeting and wait until all have entered it; then tell each that it is expected."""
     name = _new_name()
-    store.set(SESSION, name)
+    store.set(MEETING, name)
     keys = [f"{name}/{rank}" for rank in range(1, size)]
     if keys:
         store.wait(keys, timeout)
@@ -41,11 +41,11 @@ def _invite(store: Store, size: int, timeout: timedelta) -> str:
 
 
 def _enter(store: Store, rank: int, timeout: timedelta) -> str:
-    """Enter the newest session; try the next one while this is one of dead processes."""
+    """Enter the newest meeting; try the next one while this is one of dead processes."""
     own = _new_name()
     for left in _countdown(timeout):
-        store.wait([SESSION], left)
-        name: str = store.get(SESSION).decode()
+        store.wait([MEETING], left)
+        name: str = store.get(MEETING).decode()
         store.set(f"{name}/{rank}", own)
         try:
             store.wait([f"{name}/members"], min(left, timedelta(seconds=SECONDS_PER_TRY)))

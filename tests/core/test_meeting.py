@@ -8,42 +8,42 @@ import pytest
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
-from sihg.core._session import SESSION, _enter, _invite
+from sihg.core._meeting import MEETING, _enter, _invite
 from sihg.core.processes import ProcessLostError, lost_processes
 
 MINUTE = timedelta(minutes=1)
 
 
 def meet(store: HashStore, size: int) -> set[str]:
-    """Let `size` processes meet, the first one last; return the names of their sessions."""
+    """Let `size` processes meet, the first one last; return the names of their meetings."""
     with ThreadPoolExecutor(size) as pool:
         others = [pool.submit(_enter, store, rank, MINUTE) for rank in range(1, size)]
         first = pool.submit(_invite, store, size, MINUTE)
         return {future.result() for future in [first, *others]}
 
 
-def test_all_enter_the_same_new_session_at_every_attempt() -> None:
+def test_all_enter_the_same_new_meeting_at_every_attempt() -> None:
     store = HashStore()
     names = [meet(store, size) for size in (4, 4, 2, 3)]
     assert [len(name) for name in names] == [1, 1, 1, 1]
     assert len(set.union(*names)) == 4
 
 
-def test_a_session_of_dead_processes_is_not_entered() -> None:
+def test_a_meeting_of_dead_processes_is_not_entered() -> None:
     store = HashStore()
     (old,) = meet(store, 2)
     with ThreadPoolExecutor(1) as pool:
         before = store.get(f"{old}/1")
         late = pool.submit(_enter, store, 1, MINUTE)
-        while store.get(f"{old}/1") == before:  # until it has tried the old session
+        while store.get(f"{old}/1") == before:  # until it has tried the old meeting
             time.sleep(0.01)
         new = _invite(store, 2, MINUTE)
         assert late.result() == new != old
 
 
-def test_a_session_that_was_never_complete_is_left_for_the_next() -> None:
+def test_a_meeting_that_was_never_complete_is_left_for_the_next() -> None:
     store = HashStore()
-    store.set(SESSION, "sihg/of-a-first-process-that-was-killed")
+    store.set(MEETING, "sihg/of-a-first-process-that-was-killed")
     assert len(meet(store, 2)) == 1
 
 
