@@ -20,7 +20,7 @@ KINDS = {  # lanes, processes, threads per process
     "2 lanes, 1 process of 2 threads": (2, 1, 2),
     "2 lanes, 2 processes": (2, 2, 1),
 }
-MAX_LANES_RATIO = 1.5
+MAX_LANES_RATIO = 2.0
 CODE = """
 import json, statistics, sys, time, torch
 from sihg.core.processes import join_processes

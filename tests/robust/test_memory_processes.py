@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sihg.robust.data.batches import SHARDS
+from sihg.core.processes import SHARDS
 from sihg.robust.memory import PerturbationMemory
 from sihg.robust.memory import perturbation_memory as module
 from sihg.store.memory_files import FORMAT, MAX_SHARDS, expected_files

@@ -113,15 +113,19 @@ def run(args: argparse.Namespace) -> int:
     records: Records = []
     files: list[Path] = []
     lost: list[str] = []
+    with print_warnings():
+        warnings.simplefilter("always", EvaluationWarning)
+        targets = find_targets(args.paths, request, out=args.out)
+    chosen = targets[0].weights.settings
     with (
-        join_processes(args.device or "cpu") as processes,
+        join_processes(chosen.device, minutes=chosen.process_minutes) as processes,
         print_warnings(),
         use_threads(args.threads),
         Bars() as bars,
     ):
         warnings.simplefilter("always", EvaluationWarning)
         try:
-            for target in find_targets(args.paths, request, out=args.out):
+            for target in targets:
                 bars.prefix = f"{target.title}: " if several else ""
                 prepared = prepare(target, data_dir=args.data_dir, processes=processes)
                 if prepared.task.remark:
@@ -158,7 +162,7 @@ def _run(prepared: "PreparedEvaluation", bars: Bars) -> "Evaluation | RadiusCurv
 
 def _save(prepared: "PreparedEvaluation", result: "Evaluation | RadiusCurve") -> list[Path]:
     files, home, record = prepared.save(result), prepared.target.home, result.record
-    if home is not None and isinstance(record, CurveRecord):
+    if home is not None and files and isinstance(record, CurveRecord):
         from sihg.report.figures.radius import save_record_curves
 
         files[1:1] = save_record_curves(record, home, prepared.target.name)

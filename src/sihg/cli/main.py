@@ -17,7 +17,7 @@ try:
     from sihg.cli.common import CommandParser
     from sihg.cli.terminal import drop_undelivered, prepare_streams, say, show
     from sihg.errors import SihgError, UnknownNameError
-    from sihg.launch import end_with_launcher
+    from sihg.launch import end_with_launcher, first_on_machine, rank
 except KeyboardInterrupt:  # before there is a command that could say so
     sys.exit(130)
 
@@ -84,15 +84,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         finally:
             sys.stdout.flush()
     except SihgError as error:
-        where = f"process {error.printed_by}: " if error.printed_by else ""
-        return _fail(f"{where}{error} [{error.code}]" if error.code else f"{where}{error}", by=error.printed_by or 0)
+        by = first_on_machine() if error.printed_by is None else error.printed_by
+        where = f"process {by}: " if by else ""
+        return _fail(f"{where}{error} [{error.code}]" if error.code else f"{where}{error}", by=by)
     except KeyboardInterrupt:
         say("sihg: interrupted")
         return 130
     except BrokenPipeError:  # the reader of the result, such as `head`, has ended; as if SIGPIPE had ended us
         return 141
     except OSError as error:
-        return _fail(f"{error} [os-error]")
+        return _fail(f"{error} [os-error]", by=rank())
     finally:
         drop_undelivered()
 

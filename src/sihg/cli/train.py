@@ -12,6 +12,7 @@ from sihg.cli.common import add_common, add_logger, add_trust, print_warnings, u
 from sihg.cli.setting_flags import add_settings_arguments, read_settings_arguments
 from sihg.cli.terminal import Bar, format_table, say, show
 from sihg.errors import InputError, NotFiniteError
+from sihg.launch import rank
 from sihg.robust.training.events import EpochDone, Event, StepDone, WarningRaised
 from sihg.user_code import call_user_code, load_callable
 
@@ -59,7 +60,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
 def run(args: argparse.Namespace) -> int:
     """Check everything, make the folder, train; continue a run whose processes torchrun starts again."""
     from sihg.core.processes import join_processes
-    from sihg.robust.training.fit import check_free, run_in
+    from sihg.robust.training.fit import check_free, keep_formats, run_in
     from sihg.robust.training.preflight import prepare
     from sihg.store.run_folder import RunFolder
 
@@ -79,6 +80,7 @@ def run(args: argparse.Namespace) -> int:
         with processes.together():
             if again:
                 folder.check_failure()
+                settings = keep_formats(settings, folder)
             else:
                 check_free(args.out, overwrite=args.overwrite)
             prepared = prepare(settings, data_dir=args.data_dir)
@@ -134,9 +136,9 @@ def continue_run(
     from sihg.robust.training.fit import open_run
     from sihg.robust.training.trainer import Trainer
 
-    minutes = prepared.settings.process_minutes
-    with open_run(folder.path, processes, minutes=minutes) as (_, handle):
-        trainer = Trainer(prepared, folder, handle, processes)
+    with open_run(folder.path, prepared.settings, processes) as (_, handle):
+        with processes.same():
+            trainer = Trainer(prepared, folder, handle, processes)
         for text in trainer.resume():
             say(f"skipped damaged checkpoint {text}")
         here = trainer.progress
@@ -161,6 +163,8 @@ def name_last_checkpoint(folder: "RunFolder") -> Iterator[None]:
 class TrainingOutput:
     """Prints the events of a training on standard error, and passes them on to the loggers named.
 
+    Of several processes only the first does.
+
     Args:
         loggers: Names such as path.py:Name, of functions that take an event, or of classes of such objects.
     """
@@ -168,7 +172,7 @@ class TrainingOutput:
     def __init__(self, loggers: Sequence[str] = ()) -> None:
         self._stack = ExitStack()
         self._bar: Bar | None = None
-        self._loggers = {name: _load_logger(name) for name in loggers}
+        self._loggers = {} if rank() else {name: _load_logger(name) for name in loggers}
 
     def __enter__(self) -> "TrainingOutput":
         return self

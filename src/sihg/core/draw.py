@@ -68,6 +68,8 @@ def uniform(key: int, index: Tensor, shape: Sequence[int], dtype: torch.dtype = 
 
 def normal(key: int, index: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
     """Draw standard normal numbers by the Box-Muller transform; arguments as for `uniform`."""
+    if index.device.type == "mps":  # which has no float64
+        return normal(key, index.cpu(), shape, dtype).to(index.device)
     pairs = uniform(key, index, (2, *shape), torch.float64)
     lengths = pairs[:, 0].neg_().add_(1).log_().mul_(-2).sqrt_()  # 1 - u is never 0
     return lengths.mul_(pairs[:, 1].mul_(2 * math.pi).cos_()).to(dtype)

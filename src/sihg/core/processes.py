@@ -184,11 +184,11 @@ def join_processes(device: str = "cpu", *, minutes: float = 10.0) -> Iterator[Pr
     # until the interpreter ends, which these sometimes abort.
     importlib.import_module("torch.distributed.nn.functional")
     processes, timeout = Processes(rank(), world_size()), timedelta(minutes=minutes)
-    with lost_processes():
-        store = open_meeting(processes.rank, processes.size, timeout)
-        backend = "nccl" if device.startswith("cuda") else "gloo"
-        dist.init_process_group(backend, store=store, rank=rank(), world_size=world_size(), timeout=timeout)
     try:
+        with lost_processes():
+            store = open_meeting(processes.rank, processes.size, timeout)
+            backend = "nccl" if device.startswith("cuda") else "gloo"
+            dist.init_process_group(backend, store=store, rank=rank(), world_size=world_size(), timeout=timeout)
         yield processes
         processes.wait()
     except SihgError as error:
@@ -196,7 +196,8 @@ def join_processes(device: str = "cpu", *, minutes: float = 10.0) -> Iterator[Pr
             error.printed_by = rank()
         raise
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
 @contextmanager

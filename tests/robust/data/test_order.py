@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sihg.robust.data.batches import SHARDS, epoch_order
+from sihg.core.processes import SHARDS
+from sihg.robust.data.batches import epoch_order
 
 
 @settings(max_examples=40, deadline=None)

@@ -4,13 +4,15 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from sihg.launch import local_world_size
+
 UNKNOWN_MEMORY = 2**34  # bytes, assumed where the system does not tell
 SHARE = 0.5  # of what is available, for one set of samples: models, copies and the other set need the rest
 
 
 def max_memory() -> int:
-    """Return the most bytes that one set of samples may take in memory."""
-    return int(SHARE * available_memory())
+    """Return the most bytes that one set of samples may take in memory; each process of a machine has its own copy."""
+    return int(SHARE * available_memory() / local_world_size())
 
 
 def available_memory() -> int:

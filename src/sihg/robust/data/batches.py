@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 
 from sihg.core.draw import generator, hash_key, normal, uniform
+from sihg.core.processes import SHARDS
 from sihg.errors import InputError
 from sihg.robust.data.augment import Augment, Move
 from sihg.robust.data.samples import Samples, as_samples
 from sihg.robust.waits import upload
-
-SHARDS = 64  # of the order of an epoch
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, distributed
 from torch.utils.data import Sampler
 
+from sihg.core.processes import SHARDS
 from sihg.errors import InputError
-from sihg.robust.data.batches import SHARDS, check_batch_size, epoch_order, steps_per_epoch
+from sihg.robust.data.batches import check_batch_size, epoch_order, steps_per_epoch
 
 
 class ShardedBatchSampler(Sampler[list[int]]):

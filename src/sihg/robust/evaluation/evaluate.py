@@ -157,7 +157,7 @@ def evaluate(
     ball = Ball(parse_number(eps, "eps"), norm, bounds)
     whole = open_samples(data)
     arguments = (model, whole, attacks, ball, (), samples, seed, trained_with)
-    task = make_task(*arguments, last_iterate=last_iterate, precision=precision, workers=workers)
+    task = make_task(*arguments, last_iterate=last_iterate, precision=precision, workers=workers, processes=processes)
     home = None if resume is None else Path(resume) / "evaluation"
     result = run_task(task, task.open_partial(home, points=points, processes=processes), progress, processes)
     assert isinstance(result, Evaluation)
@@ -203,7 +203,7 @@ def robust_curve(
     eps = check_radii(radii)
     ball, whole = Ball(eps[-1], norm, bounds), open_samples(data)
     arguments = (model, whole, attacks, ball, eps, samples, seed, trained_with)
-    task = make_task(*arguments, last_iterate=last_iterate, precision=precision, workers=workers)
+    task = make_task(*arguments, last_iterate=last_iterate, precision=precision, workers=workers, processes=processes)
     home = None if resume is None else Path(resume) / "evaluation"
     result = run_task(task, task.open_partial(home, points=points, processes=processes), progress, processes)
     assert isinstance(result, RadiusCurve)
@@ -285,6 +285,7 @@ def make_task(
     source: "LoadSource | None" = None,
     weights: Mapping[str, Tensor] | None = None,
     workers: int = 0,
+    processes: Processes = ALONE,
 ) -> Task:
     """Plan the attacks, draw so many samples (None: all), and describe the evaluation for its record."""
     plans = plan_attacks(attacks, ball, radii, last_iterate=last_iterate, source=source)
@@ -306,7 +307,7 @@ def make_task(
         bounds=bounds if np.isfinite(bounds).all() else None,
         device=str(device_of(model)),
         rule="last iterate" if last_iterate else "any iterate",
-        precision=choice.name,
+        precision=processes.gather(choice.name)[0],  # `auto` is measured, and processes may differ
     )
     parts = [header.checkpoint, whole.name, "+".join(plans)]
     parts += [f"curve-{radii[0]:g}:{radii[-1]:g}:{len(radii)}" if radii else f"eps-{ball.eps:.6g}"]

@@ -219,6 +219,7 @@ def prepare(target: Target, *, data_dir: Path | None = None, processes: Processe
         source=load_source,
         weights=weights.tensors,
         workers=settings.workers,
+        processes=processes,
     )
     header = msgspec.structs.replace(
         task.header,
@@ -228,7 +229,6 @@ def prepare(target: Target, *, data_dir: Path | None = None, processes: Processe
         split=request.split,
         device=settings.device,
     )
-    header = msgspec.structs.replace(header, precision=processes.gather(header.precision)[0])  # `auto` is measured
     task = replace(task, name=target.name, header=header)
     handle = None
     if weights.folder is not None and target.home == weights.folder.evaluation:

@@ -85,8 +85,9 @@ class PartialResults:
         return None if self._points is None else torch.from_numpy(self._points)
 
     def stay_in_memory(self) -> None:
-        """Write no files from now on: another process does."""
+        """Write no files from now on, and keep no points: another process does."""
         self.path = self.points_path = None
+        self._keep_points = False
 
     def keep(self, part: Part) -> None:
         """Remember a part of an attack; the file follows every few seconds."""

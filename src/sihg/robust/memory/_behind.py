@@ -11,7 +11,7 @@ from torch import Tensor
 from sihg.robust.memory._row_format import Index
 
 MAX_WRITES = 4  # that wait; more would only take RAM where the disk is the bottleneck
-MAX_READS = 64  # kept for a `read`: one per lane
+MAX_READS = 64  # kept for a `read`
 
 
 class Behind:

@@ -230,7 +230,7 @@ class PerturbationMemory:
     def histogram(self, epoch: int, norm: str, bins: int) -> list[float]:
         """Return the shares of owned entries (l2: of perturbations) by size / eps, in bins from 0 to 1."""
         counts = self.histogram_counts(epoch, norm, bins, self.rank, self.world_size)
-        shares: list[float] = (counts / counts.sum()).tolist()
+        shares: list[float] = (counts / counts.sum().clamp(min=1)).tolist()
         return shares
 
     def histogram_counts(

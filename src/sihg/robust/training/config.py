@@ -261,7 +261,7 @@ def read_run_settings(folder: RunFolder, *, trust: bool = False, given: Collecti
         InputError: The file is damaged, or the folder is foreign and names code ("foreign-code").
     """
     path = folder.config
-    table = read_toml(path)
+    table = {name: value for name, value in read_toml(path).items() if name not in REMOVED}
     missing = next((section for section in SECTIONS if section not in table), None)
     if missing or not path.read_bytes().endswith(b"\n"):  # before files had seals
         found = f"has no [{missing}]" if missing else "ends within a line"
@@ -296,7 +296,7 @@ def code_in(settings: Settings) -> dict[str, str]:
 
 def _from_table(table: Table, method: str | None) -> Settings:
     """Return the settings of a table for a method (default: its own); [methods.NAME] holds what is special for it."""
-    chosen = {key: value for key, value in table.items() if key not in ("about", "format", "methods", *REMOVED)}
+    chosen = {key: value for key, value in table.items() if key not in ("about", "format", "methods")}
     special = table.get("methods", {})
     if not isinstance(special, Mapping) or not all(isinstance(part, Mapping) for part in special.values()):
         raise InputError("methods-not-tables", special=special)

@@ -71,9 +71,11 @@ def fit(
     chosen = Settings(data=f"fit:{samples.name}", model=type(model).__name__, batch_size=min(128, len(samples)))
     chosen = chosen.with_values({**_method_values(method, eps, settings), **settings})
     if out is not None and not resume:
-        _check_free_for_fit(out, overwrite=overwrite)
+        with processes.together():  # the others wait: the first makes the folder soon
+            if processes.is_first:
+                _check_free_for_fit(out, overwrite=overwrite)
     if out is not None and resume:
-        chosen = _keep_formats(chosen, RunFolder.open(out))
+        chosen = keep_formats(chosen, RunFolder.open(out))
     train, held_out = split_off(samples, chosen)
     prepared = preflight(model, train, chosen, held_out, None if isinstance(method, str) else method)
     if resume:
@@ -106,7 +108,7 @@ def _check_free_for_fit(out: str | Path, *, overwrite: bool) -> None:
     check_free(out, overwrite=overwrite)
 
 
-def _keep_formats(settings: Settings, folder: RunFolder) -> Settings:
+def keep_formats(settings: Settings, folder: RunFolder) -> Settings:
     """Replace each `auto` among the number formats by what it was in the run: a resumed run does not measure again."""
     asked = [name for name in ("precision", "train_precision") if getattr(settings, name) == "auto"]
     theirs = read_run_config(folder.config).settings if asked else {}
@@ -154,7 +156,7 @@ def resume_in(
     """Continue a prepared run in its folder; a damaged checkpoint gives a CheckpointWarning."""
     if out is None:
         raise InputError("resume-folder")
-    with open_run(out, processes, minutes=prepared.settings.process_minutes) as (folder, handle):
+    with open_run(out, prepared.settings, processes) as (folder, handle):
         trainer = Trainer(prepared, folder, handle, processes)
         for text in trainer.resume():
             warnings.warn(f"skipped damaged checkpoint {text}", CheckpointWarning, stacklevel=3)
@@ -191,22 +193,25 @@ def resume_run(
 
 @contextmanager
 def open_run(
-    out: str | Path, processes: Processes = ALONE, *, minutes: float = 0.0
+    out: str | Path, settings: Settings, processes: Processes = ALONE
 ) -> Iterator[tuple[RunFolder, FolderHandle | None]]:
     """Open the folder of a run; the first process locks it, and alone has its handle.
 
+    After a restart the lock may still be held by a process that has not noticed. The first process waits for it half as
+    long as the others wait for the first.
+
     Args:
         out: The folder.
+        settings: The settings of the run.
         processes: Who computes the run.
-        minutes: How long a process of the run may take to notice that it has been replaced: after a restart the first
-            process waits half as long for the lock, so that the others still wait for it.
     """
     with ExitStack() as stack:
         handle = None
         with processes.together():
+            check_lanes(settings.lanes, processes.size)
             folder = RunFolder.open(out)
             if processes.is_first:
-                seconds = 30 * minutes if is_launched() else 0.0
+                seconds = 30 * settings.process_minutes if is_launched() else 0.0
                 handle = stack.enter_context(locked(folder.path, wait_seconds=seconds))
                 folder.check_failure()
                 folder.forget_failure()

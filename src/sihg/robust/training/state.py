@@ -1,6 +1,7 @@
 """The state of a run: progress, tables, checkpoints; saved, and restored after any interruption."""
 
 import json
+import shutil
 import warnings
 from collections.abc import Mapping
 from functools import cached_property, reduce
@@ -229,19 +230,23 @@ class TrainingState:
         if self.processes.size == 1:
             self._check_folder()
             return write_checkpoint(self.folder.checkpoints, name, groups, state, keep)
-        temporary, files, path = "", {}, self.folder.checkpoints / name
-        with self.processes.together():
-            self._check_folder()
-            if self.processes.is_first:
-                temporary = str(begin_checkpoint(self.folder.checkpoints, name))
-        temporary = self.processes.gather(temporary)[0]
-        with self.processes.together():
-            files = write_groups(Path(temporary), groups)
-        files = {name: entry for part in self.processes.gather(files) for name, entry in part.items()}
-        with self.processes.together():
-            if self.processes.is_first:
-                finish_checkpoint(Path(temporary), name, files, state, keep)
-        return path
+        temporary, files = "", {}
+        try:
+            with self.processes.together():
+                self._check_folder()
+                if self.processes.is_first:
+                    temporary = str(begin_checkpoint(self.folder.checkpoints, name))
+            temporary = self.processes.gather(temporary)[0]
+            with self.processes.together():
+                files = write_groups(Path(temporary), groups)
+            files = {file: entry for part in self.processes.gather(files) for file, entry in part.items()}
+            with self.processes.together():
+                if self.processes.is_first:
+                    finish_checkpoint(Path(temporary), name, files, state, keep)
+        finally:
+            if self.processes.is_first and temporary:
+                shutil.rmtree(temporary, ignore_errors=True)
+        return self.folder.checkpoints / name
 
     def has_twin(self) -> bool:
         """Return whether a second copy of the checkpoint is there, if the run needs one before it goes on."""

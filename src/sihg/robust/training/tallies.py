@@ -7,6 +7,8 @@ from sihg.errors import InputError
 from sihg.robust.methods.base import Log
 from sihg.store.schema import Tally
 
+MIN_ROWS = 8  # of a lane, for its predictions to be called constant: one row always is
+
 
 def add_log(tally: Tally, log: Log, columns: Sequence[str]) -> None:
     """Add a step to the sums, also of the columns that the method adds.
@@ -21,7 +23,8 @@ def add_log(tally: Tally, log: Log, columns: Sequence[str]) -> None:
     tally.hits += log.accuracy * samples
     tally.moved = _add(tally.moved, log.moved, samples)
     tally.saturated = _add(tally.saturated, log.saturated, samples)
-    tally.constant += int(log.predicted.max())
+    if samples >= MIN_ROWS:
+        tally.constant += int(log.predicted.max())
     for name in columns:
         value = log.extra.get(name, math.nan)
         if not math.isfinite(value):

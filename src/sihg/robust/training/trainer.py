@@ -135,7 +135,8 @@ class Trainer:
         keep_freed_memory()
         if not self._is_bound:
             self._bind(resuming=False)
-        self.processes.copy_first([*self.model.parameters(), *self.model.buffers()])
+        for model in (self.model, self.optimizer.evaluated):
+            self.processes.copy_first([*model.parameters(), *model.buffers()])
         with torch.random.fork_rng(self._gpus()), stop_on_interrupt() as stop_asked:
             if self.progress.number == 0 and self.progress.epoch != self._saved_epoch:
                 yield from self._save()
@@ -192,7 +193,7 @@ class Trainer:
 
     def _train_one_lane(self, batch: Batch) -> None:
         self._seed_dropout(batch, 0)
-        with self._dated_errors(), self._number_formats():
+        with self._number_formats():
             log = self.method.step(self.model, batch, self.optimizer)
         self._add(log, 0)
 
