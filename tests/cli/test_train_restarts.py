@@ -17,9 +17,10 @@ TINY = (
 
 @pytest.fixture(autouse=True)
 def launched(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Without TORCHELASTIC_RUN_ID, which would tie this process to its parent."""
+    """With TORCHELASTIC_RUN_ID only where it is asked for: it would tie this process to its parent."""
     for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost"}.items():
         monkeypatch.setenv(name, value)
+    another_launch(monkeypatch, "first")
     return monkeypatch
 
 

@@ -129,7 +129,8 @@ class Tally(msgspec.Struct, kw_only=True):
     hits: float = 0.0
     moved: float | None = None
     saturated: float | None = None
-    constant: float = 0.0  # samples predicted as the most frequent class of their batch
+    judged: int = 0  # samples of lanes with enough rows to call their predictions constant
+    constant: float = 0.0  # of these: samples predicted as the most frequent class of their batch
     extra: dict[str, float] = {}  # sums of the columns that a method adds
 
 

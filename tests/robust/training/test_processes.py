@@ -242,7 +242,7 @@ def test_three_processes_cannot_share_four_lanes(tmp_path: Path) -> None:
     result = launch(3, sihg(*TRAIN, "--out", tmp_path / "run"))
     assert result.returncode != 0
     (line,) = lines_of(result, "sihg: error")
-    assert "3 processes cannot share 4 lanes evenly" in line
+    assert "4 lanes cannot be divided evenly among 3 processes" in line
     assert "[lanes-processes]" in line
     assert not (tmp_path / "run").exists()
 

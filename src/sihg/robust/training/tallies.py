@@ -24,6 +24,7 @@ def add_log(tally: Tally, log: Log, columns: Sequence[str]) -> None:
     tally.moved = _add(tally.moved, log.moved, samples)
     tally.saturated = _add(tally.saturated, log.saturated, samples)
     if samples >= MIN_ROWS:
+        tally.judged += samples
         tally.constant += int(log.predicted.max())
     for name in columns:
         value = log.extra.get(name, math.nan)
@@ -36,7 +37,7 @@ def add_tallies(a: Tally, b: Tally) -> Tally:
     """Return the sums over two lanes.
 
     >>> add_tallies(Tally(samples=2, loss=1.0), Tally(samples=1, loss=0.5, moved=0.25))
-    Tally(samples=3, passes=0.0, loss=1.5, hits=0.0, moved=0.25, saturated=None, constant=0.0, extra={})
+    Tally(samples=3, passes=0.0, loss=1.5, hits=0.0, moved=0.25, saturated=None, judged=0, constant=0.0, extra={})
     """
     pairs = {name: (getattr(a, name), getattr(b, name)) for name in Tally.__struct_fields__ if name != "extra"}
     sums = {name: x if y is None else y if x is None else x + y for name, (x, y) in pairs.items()}

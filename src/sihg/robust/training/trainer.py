@@ -260,7 +260,7 @@ class Trainer:
         if self.prepared.held_out is not None and (is_last or (here.epoch + 1) % settings.evaluate_every == 0):
             natural, robust = self._evaluate()
         row = self.state.row(natural, robust)
-        warnings = check_epoch(here.monitor, row, tally.constant / tally.samples, norm=settings.norm)
+        warnings = check_epoch(here.monitor, row, tally.constant / max(1, tally.judged), norm=settings.norm)
         if is_last:
             average = self.optimizer.average
             steps, ramp = (int(average.n_averaged) if average else 0), getattr(self.method, "ramp", 0.0)
