@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 HALF_PRECISION = (torch.float16, torch.bfloat16)
 MAX_VALUES, MAX_ROWS = 1024 * 784, 1024  # values of x, and rows, in a chunk: measured, see benchmarks/attack_speed.py
+FAST_REMARK = "searched in bfloat16, which can miss breaks that float32 finds: report float32"
 ROWS_PER_LOOK = 4096  # samples converted to floats at once
 
 
@@ -158,7 +159,11 @@ def _attack(
         for numbers, verdict in zip(turn, verdicts, strict=False):
             assert verdict is not None
             outcome.add(numbers, verdict, seconds)
-            outcome.remark = attack.remark(verdict.classes)
+            remarks = (
+                attack.remark(verdict.classes),
+                FAST_REMARK if precision != "float32" and attack.searches_fast else "",
+            )
+            outcome.remark = "; ".join(filter(None, remarks))
             yield Part(key, outcome, numbers, verdict)
 
 

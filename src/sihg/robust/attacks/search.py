@@ -20,7 +20,7 @@ from sihg.robust.threat import Ball, Feasible
 from sihg.robust.waits import late, look_at, read_collected, refuse_if, upload
 
 ROWS_PER_DRAW = 64  # rows that share a generator, so that draws do not depend on how many rows are attacked at once
-EXACT_STEPS = 1  # the last of a run whose gradient is float32, as is the pass after it; 0 to 4 break as many samples
+EXACT_STEPS = 1  # the last of a run whose gradient is float32, as is the pass after it; 5 break hardly more
 SLACK = 1e-5  # of eps: what rounding may add to a distance
 
 
