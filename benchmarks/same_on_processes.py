@@ -92,7 +92,7 @@ def train_in_pieces(args: argparse.Namespace, case: str, run: Path, steps: int) 
 
 
 def newest(run: Path) -> int:
-    """Return the step of the newest checkpoint of a run; 0 if there is none yet."""
+    """Return the step of the newest checkpoint of a run; 0 before the first one."""
     return max((int(path.name.partition("-")[2]) for path in (run / "checkpoints").glob("last-*")), default=0)
 
 

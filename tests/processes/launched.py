@@ -136,7 +136,7 @@ def wait_for_step(step: int, folder: Path, agent: Agent) -> bool:
 
 
 def newest_step(folder: Path) -> int:
-    """Return the step of the newest checkpoint; -1 if there is none."""
+    """Return the step of the newest checkpoint; -1 before the first one."""
     return max((number_of(name) for name in checkpoint_names(folder / "run" / "checkpoints", "last")), default=-1)
 
 

@@ -62,7 +62,7 @@ def _new_name() -> str:
 
 
 def _countdown(timeout: timedelta) -> Iterator[timedelta]:
-    """Yield the time that is left, until there is none."""
+    """Yield the time that is left until the timeout."""
     end = time.monotonic() + timeout.total_seconds()
     while (left := end - time.monotonic()) > 0:
         yield timedelta(seconds=left)
