@@ -102,6 +102,41 @@ def test_a_model_that_lies_in_bfloat16_gains_no_false_break(name: str) -> None:
     assert verdict.forwards > len(x)  # every claim was looked at
 
 
+class Astray(nn.Module):
+    """Has the logits 0 and x, the label's; in bfloat16 its gradient points the wrong way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(1, 1, bias=False)
+        nn.init.ones_(self.head.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.head(x.flatten(1))
+        value = 2 * out.detach() - out if out.dtype == torch.bfloat16 else out
+        return torch.cat([torch.zeros_like(value), value], 1)
+
+
+@pytest.mark.parametrize("name", ["pgd", "apgd"])
+def test_float32_searches_again_for_the_tenth_with_the_smallest_margins(name: str) -> None:
+    x = torch.linspace(0.2, 0.39, 20)[torch.randperm(20, generator=torch.Generator().manual_seed(0))]
+    attack = {"pgd": PGD(eps=0.5, steps=4), "apgd": APGD(eps=0.5, steps=4)}[name]
+    points, y = x.view(-1, 1, 1, 1), torch.ones(20, dtype=torch.long)
+    assert bool(attack_batch(attack, Astray(), points, y).broken.all())
+    verdict = attack_batch(attack, Astray(), points, y, precision="bfloat16")
+    lost = attack_batch(attack, Astray(), points[~verdict.broken], y[~verdict.broken], precision="bfloat16")
+    assert 2 <= int(verdict.broken.sum()) < 20
+    assert int(lost.broken.sum()) >= 1
+    logits = compute_logits(Astray(), verdict.x_adv)
+    assert torch.equal(verdict.broken, logits.argmax(1) != y)
+    assert torch.equal(verdict.margin, logits[:, 1] - logits[:, 0])
+
+
+def test_a_single_row_has_the_verdict_of_float32() -> None:
+    x, y = torch.tensor([[[[0.3]]]]), torch.ones(1, dtype=torch.long)
+    verdict = attack_batch(PGD(eps=0.5, steps=4), Astray(), x, y, precision="bfloat16")
+    assert verdict.broken.tolist() == [True]
+
+
 @pytest.mark.parametrize("name", EXACT)
 def test_other_attacks_search_in_float32(name: str, model: nn.Module) -> None:
     few = digits(30)

@@ -87,6 +87,10 @@ class Rows:
         x, y, number, place = (rows.index_select(0, index) for rows in (self.x, self.y, self.number, self.place))
         return Rows(x, y, self.feasible.rows(index), number, place)
 
+    def alone(self) -> "Rows":
+        """Return the same rows for a search of their own."""
+        return Rows(self.x, self.y, self.feasible, self.number, torch.arange(len(self), device=self.x.device))
+
     def draw(self, shape: Sequence[int], make: Callable[..., Tensor], seed: int, purpose: str, run: int = 0) -> Tensor:
         """Draw make(shape=..., generator=...) for each row; a row's draw depends on its number, not on other rows."""
         numbers = self._numbers
@@ -217,6 +221,17 @@ class Search:
         logits = self.compute_logits(self.rows, self.x_adv)
         self.prediction, self.margin = logits.argmax(1), margins(logits, self.rows.y).to(self.margin)
         self.broken = self.prediction != self.rows.y
+
+    def closest_rows(self, count: int) -> Rows:
+        """Return the rows that are not broken, at most `count` of them, those with the smallest margins."""
+        held = true_places(~self.broken)
+        return self.rows.take(held[self.margin[held].argsort(stable=True)[:count]])
+
+    def take_over(self, other: "Search", rows: Rows) -> None:
+        """Add the cost of another search of these rows, and keep its point where that has a smaller margin."""
+        self.passes, self.forwards = self.passes + other.passes, self.forwards + other.forwards
+        better = other.broken | (other.margin < self.margin[rows.place])
+        self._keep(rows.place, better, other.x_adv, other.prediction, other.margin, other.broken)
 
     def record(self, rows: Rows, point: Tensor, logits: Tensor) -> None:
         """Keep `point` for each row where it is misclassified, or has a smaller margin than the point kept so far."""
