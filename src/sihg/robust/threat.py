@@ -13,7 +13,8 @@ from sihg.parse import parse_number
 from sihg.robust.waits import Late, late, refuse_if
 
 Bounds = tuple[float | Tensor, float | Tensor] | None
-NORMS = ("linf", "l2")
+ORDERS = {"linf": math.inf, "l2": 2.0}  # of each norm
+NORMS = tuple(ORDERS)
 MAX_SHRINKS = 3  # of `_shrink_into` on a device; bound - x is rounded by half a last bit, so one does
 
 
@@ -106,6 +107,11 @@ class Ball:
         if (self.eps, self.norm) != (other.eps, other.norm) or (self.bounds is None) != (other.bounds is None):
             return False
         return all(_are_equal(a, b) for a, b in zip(self.bounds or (), other.bounds or (), strict=True))
+
+    def lengths(self, delta: Tensor) -> Tensor:
+        """Return the norm of each row."""
+        lengths: Tensor = torch.linalg.vector_norm(delta.flatten(1), ord=ORDERS[self.norm], dim=1)
+        return lengths
 
     def clip(self, point: Tensor) -> Tensor:
         """Clamp `point` to the bounds, against the last bit of rounding."""

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from sihg.robust.attacks._hyperplane import shortest_steps
 from sihg.robust.attacks.base import Attack, check_counts
-from sihg.robust.attacks.search import Rows, Search, true_places
-from sihg.robust.gradients import logit_difference, margins, misclassified, wrong_classes
+from sihg.robust.attacks.search import Rows, Search
+from sihg.robust.gradients import logit_difference, misclassified, wrong_classes
 from sihg.robust.threat import uniform_noise
 
 ALPHA_MAX, ETA, BETA = 0.1, 1.05, 0.9  # the paper's: most pull towards x, overshoot, step back
@@ -65,7 +65,7 @@ class FAB(Attack):
     def _approach(self, search: Search, rows: Rows, target: Tensor, point: Tensor) -> None:
         for _ in range(self.steps):
             logits, f, w = search.compute_gradient(rows, point, partial(logit_difference, target))
-            held = self._record(search, rows, point, logits)
+            held = search.record_within(rows, point, logits)
             if held is not None:
                 rows = rows.take(held)
                 target, point, f, w = (tensor.index_select(0, held) for tensor in (target, point, f, w))
@@ -73,7 +73,7 @@ class FAB(Attack):
                     return
             point = self._step(rows.x, point, f, w)
             logits = search.compute_logits(rows, point)
-            held = self._record(search, rows, point, logits)
+            held = search.record_within(rows, point, logits)
             if held is not None:
                 rows = rows.take(held)
                 target, point, logits = (tensor.index_select(0, held) for tensor in (target, point, logits))
@@ -98,15 +98,6 @@ class FAB(Attack):
         ends.add_(d, alpha=ETA)
         new = ends[0].lerp_(ends[1], alpha[:, None])
         return torch.clamp(new, low, high, out=new).view(point.shape)
-
-    def _record(self, search: Search, rows: Rows, point: Tensor, logits: Tensor) -> Tensor | None:
-        """Record points within the ball; return the places of rows that are not broken, None if that is all of them."""
-        wrong = misclassified(logits, rows.y)
-        inside = self._lengths((point - rows.x).flatten(1)) <= self.eps
-        best = inside & (wrong | (margins(logits, rows.y) < search.margin[rows.place]))
-        if bool(best.any()):
-            search.record(rows.take(true_places(best)), point[best], logits[best])
-        return true_places(~(wrong & inside)) if bool((wrong & inside).any()) else None
 
     def _box(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the box to search: within the bounds, and not too far from x."""

@@ -271,6 +271,18 @@ class Search:
         self.record(rows.take(lost), point[lost], logits[lost])
         return true_places(~wrong)
 
+    def record_within(self, rows: Rows, point: Tensor, logits: Tensor) -> Tensor | None:
+        """Record the points that lie within the ball; return the places of rows that none breaks, None if that is all.
+
+        This is for attacks whose points may lie outside the ball, on their way to the nearest misclassified one.
+        """
+        inside = self.ball.lengths(point - rows.x) <= self.ball.eps
+        broken = inside & misclassified(logits, rows.y)
+        better = broken | inside & (margins(logits, rows.y) < self.margin[rows.place])
+        if bool(better.any()):
+            self.record(rows.take(true_places(better)), point[better], logits[better])
+        return true_places(~broken) if bool(broken.any()) else None
+
 
 def true_places(mask: Tensor) -> Tensor:
     """Return the places where the mask is true: indexing by place is faster than by mask."""
@@ -310,10 +322,8 @@ def check_points(name: str, ball: Ball, x: Tensor, x_adv: Tensor, numbers: Tenso
     """Raise InputError for points of an attack that are not finite, or outside the ball or the bounds."""
     if not bool(torch.isfinite(x_adv).all()):
         raise InputError("points-not-finite", row=int(numbers[_first_row(~torch.isfinite(x_adv))]), name=name)
-    order = math.inf if ball.norm == "linf" else 2
-    far = torch.linalg.vector_norm((x_adv - x).flatten(1), ord=order, dim=1)
-    sizes = torch.linalg.vector_norm(x.flatten(1), ord=order, dim=1)
-    over = far - ball.eps * (1 + SLACK) - 8 * torch.finfo(x.dtype).eps * sizes
+    far = ball.lengths(x_adv - x)
+    over = far - ball.eps * (1 + SLACK) - 8 * torch.finfo(x.dtype).eps * ball.lengths(x)
     if len(x) and float(over.max()) > 0:
         row = int(over.argmax())
         raise InputError("points-outside-ball", row=int(numbers[row]), name=name, far=float(far[row]), eps=ball.eps)
