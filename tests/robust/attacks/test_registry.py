@@ -30,6 +30,31 @@ from tests.refused import refused
 from tests.robust.methods.nets import net, samples
 
 
+def test_traits() -> None:
+    """What the checks of an evaluation go by: gradients, their steps, restarts, margins, and black boxes."""
+    ball = Ball(0.25)
+    for name, gradients, steps, restarted, margin, black_box in (
+        ("natural", False, None, False, False, False),
+        ("certified", False, None, False, False, False),
+        ("fgsm", True, 1, False, False, False),
+        ("pgd-20", True, 20, False, False, False),
+        ("pgd-50-10", True, 50, True, False, False),
+        ("apgd-ce", True, 100, False, False, False),
+        ("apgd-ce-50-2", True, 50, True, False, False),
+        ("apgd-t", True, 100, False, True, False),
+        ("fab-t-30", True, 30, False, True, False),
+        ("square", False, None, False, True, True),
+        ("square-10-2", False, None, True, True, True),
+        ("noise", False, None, False, False, False),
+        ("transfer:other", False, None, False, False, True),
+    ):
+        attack = build_attack(name, ball, source=lambda _: net("plain"))
+        traits = attack.uses_gradients, attack.steps_per_run, attack.is_restarted, attack.uses_margin
+        assert (*traits, attack.is_black_box) == (gradients, steps, restarted, margin, black_box), name
+    unknown = FunctionAttack(eps=0.25, function=lambda _model, x, _y: x)
+    assert (unknown.uses_gradients, unknown.steps_per_run, unknown.is_restarted) == (None, None, False)
+
+
 def test_names_of_attacks() -> None:
     ball = Ball(0.25, "l2", None)
     assert isinstance(build_attack("natural", ball), Natural)

@@ -39,6 +39,7 @@ class APGD(Attack):
     """
 
     searches_fast: ClassVar[bool] = True
+    uses_gradients: ClassVar[bool | None] = True
 
     loss: str = "ce"
     steps: int = 100
@@ -50,6 +51,11 @@ class APGD(Attack):
         check_counts(steps=self.steps, restarts=self.restarts, targets=self.targets)
         if self.loss not in LOSSES:
             raise UnknownNameError("loss", self.loss, list(LOSSES))
+
+    @property
+    def uses_margin(self) -> bool:
+        """Whether the loss is a ratio of logits."""
+        return self.loss != "ce"
 
     def remark(self, classes: int) -> str:
         """Say so if the ratio has too few classes."""

@@ -42,10 +42,27 @@ class Attack(ABC):
     proves: ClassVar[bool] = False  # True: rows that it does not break are proven to hold
     searches_fast: ClassVar[bool] = False  # True: its gradients may be computed in bfloat16
     input_gradients_only: ClassVar[bool] = True  # False: the model is left as it is, weights keep their gradients
+    uses_gradients: ClassVar[bool | None] = None  # of the attacked model; None: not known. Checks of evaluations use it
+    is_black_box: ClassVar[bool] = False  # True: searches without these gradients, and better than noise
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ball", Ball(self.eps, self.norm, self.bounds))
         object.__setattr__(self, "eps", self.ball.eps)
+
+    @property
+    def uses_margin(self) -> bool:
+        """Whether it compares logits, by a margin or towards targets, where a cross-entropy may saturate."""
+        return False
+
+    @property
+    def steps_per_run(self) -> int | None:
+        """How many gradient steps a run has, by the setting `steps`; None without gradients, or if not known."""
+        return getattr(self, "steps", None) if self.uses_gradients else None
+
+    @property
+    def is_restarted(self) -> bool:
+        """Whether it starts more than once per sample or target, by the setting `restarts`."""
+        return getattr(self, "restarts", 1) > 1
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, seed: int = 0) -> Tensor:
         """Return x_adv: per row the first misclassified point found, else the best point."""
@@ -87,6 +104,8 @@ class Natural(Attack):
         >>> Natural().run(torch.nn.Linear(2, 3), torch.zeros(1, 2), torch.tensor([0])).forwards
         1
     """
+
+    uses_gradients: ClassVar[bool | None] = False
 
     eps: float = 0.0
     bounds: Bounds = None

@@ -33,6 +33,7 @@ class Certified(Attack):
 
     proves: ClassVar[bool] = True
     input_gradients_only: ClassVar[bool] = False
+    uses_gradients: ClassVar[bool | None] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -45,6 +46,8 @@ class FAB(Attack):
         torch.Size([1, 2])
     """
 
+    uses_gradients: ClassVar[bool | None] = True
+
     steps: int = 100
     restarts: int = 1
     targets: int = 9
@@ -52,6 +55,11 @@ class FAB(Attack):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_counts(steps=self.steps, restarts=self.restarts, targets=self.targets)
+
+    @property
+    def uses_margin(self) -> bool:
+        """Whether it compares logits: those of the label and of each target."""
+        return True
 
     def search(self, search: Search, seed: int) -> None:
         """Run R times for each target, each on the rows that are not broken yet."""

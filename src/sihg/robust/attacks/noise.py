@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import torch
 
@@ -21,6 +22,8 @@ class Noise(Attack):
         >>> noise(torch.nn.Linear(2, 3), torch.zeros(1, 2), torch.tensor([0])).shape
         torch.Size([1, 2])
     """
+
+    uses_gradients: ClassVar[bool | None] = False
 
     draws: int = 10
 

@@ -37,6 +37,7 @@ class PGD(Attack):
     """
 
     searches_fast: ClassVar[bool] = True
+    uses_gradients: ClassVar[bool | None] = True
 
     steps: int = 20
     restarts: int = 1

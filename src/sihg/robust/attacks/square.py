@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,6 +43,9 @@ class Square(Attack):
         torch.Size([1, 2])
     """
 
+    uses_gradients: ClassVar[bool | None] = False
+    is_black_box: ClassVar[bool] = True
+
     queries: int = QUERIES
     restarts: int = 1
     p_init: float = 0.8
@@ -52,6 +55,11 @@ class Square(Attack):
         check_counts(queries=self.queries, restarts=self.restarts)
         if not 0 < self.p_init <= 1:
             raise InputError("p-init-range", p_init=self.p_init)
+
+    @property
+    def uses_margin(self) -> bool:
+        """Whether it compares logits: it lowers the margin."""
+        return True
 
     def search(self, search: Search, seed: int) -> None:
         """Run R times, each on the rows that are not broken yet."""

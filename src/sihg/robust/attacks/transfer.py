@@ -1,6 +1,7 @@
 """Adversarial examples made on another model."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,9 @@ class Transfer(Attack):
         >>> attack(nn.Linear(2, 3), torch.zeros(1, 2), torch.tensor([0])).shape
         torch.Size([1, 2])
     """
+
+    uses_gradients: ClassVar[bool | None] = False
+    is_black_box: ClassVar[bool] = True
 
     source: nn.Module
     steps: int = 20
