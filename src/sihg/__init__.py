@@ -13,10 +13,13 @@ if TYPE_CHECKING:
     from sihg.minimax import solve as solve
     from sihg.minimax import zoo as zoo
     from sihg.robust.attacks import APGD as APGD
+    from sihg.robust.attacks import CW as CW
     from sihg.robust.attacks import FAB as FAB
     from sihg.robust.attacks import FGSM as FGSM
+    from sihg.robust.attacks import MIFGSM as MIFGSM
     from sihg.robust.attacks import PGD as PGD
     from sihg.robust.attacks import Certified as Certified
+    from sihg.robust.attacks import DeepFool as DeepFool
     from sihg.robust.attacks import Noise as Noise
     from sihg.robust.attacks import Square as Square
     from sihg.robust.attacks import Transfer as Transfer
@@ -46,7 +49,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_ATTACKS = ("APGD", "FAB", "FGSM", "PGD", "Certified", "Noise", "Square", "Transfer")
+_ATTACKS = ("APGD", "CW", "FAB", "FGSM", "MIFGSM", "PGD", "Certified", "DeepFool", "Noise", "Square", "Transfer")
 _EVALUATION = ("Evaluation", "EvaluationRequest", "RadiusCurve", "evaluate", "evaluate_run", "robust_curve")
 _METHODS = ("DAT", "FGSMAT", "IBP", "MSIHG", "PGDAT", "TRADES", "YOPO", "FastAT", "FreeAT", "Natural")
 _HOMES = {

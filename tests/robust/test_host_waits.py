@@ -307,14 +307,21 @@ def test_gradients_that_only_another_process_has(device: str, waits: Waits) -> N
 # ---- evaluations
 
 
-@pytest.mark.parametrize(("name", "most"), [("natural", 0), ("pgd-20", 7), ("pgd-20-2", 13), ("apgd", 8)])
+WAITS_OF_ATTACKS = [
+    *(("natural", 0), ("pgd-20", 7), ("pgd-20-2", 13), ("apgd", 8)),
+    *(("mi-fgsm-20", 7), ("deepfool-8", 10), ("cw-4", 38)),
+]
+
+
+@pytest.mark.parametrize(("name", "most"), WAITS_OF_ATTACKS)
 def test_an_attack_waits_a_few_times_per_run(name: str, most: int, waits: Waits) -> None:
     """After the steps 1, 2, 4, 8, 16, before each run and at its end; and for what depends on the chunk only."""
     model = models.build("preact-resnet8", SHAPE, CLASSES, width=1 / 8, seed=0).eval()
     samples = images(40)
     with torch.no_grad():
         samples = as_samples((samples.x, model(samples.floats()).argmax(1)), classes=list("abcd"))
-    plan = {"apgd": APGD(eps=2 / 255, steps=20)} if name == "apgd" else build_plan(name, Ball(2 / 255))
+    ball = Ball(0.3, "l2") if name == "cw-4" else Ball(2 / 255)
+    plan = {"apgd": APGD(eps=2 / 255, steps=20)} if name == "apgd" else build_plan(name, ball)
     plans = {name: plan}
     (expected,) = run_attacks(model, samples, plans)
     model = model.to(DEVICE)

@@ -28,11 +28,11 @@ attacks (R: restarts, each on the samples that are not broken yet):
 EPILOG += "".join(f"  {form:22} {about}\n" for form, about in ATTACK_FORMS.items())
 EPILOG += """
 A sample counts as broken when it is misclassified at any point that an attack looks at; with --last-iterate, for
-fgsm and pgd, when it is misclassified at the end of a restart. The table ends with the accuracy under all attacks
-together, then the certified one. Checks warn if the result may mislead: docs/checks.md explains each. If an evaluation
-is interrupted, the same command continues it. Under torchrun the processes share the samples. Records are kept in
-RUN/evaluation: NAME.json the table, NAME.npz what each attack found per sample. RUN/gallery.npz has a sample of each
-class before and after the strongest attack. `sihg report RUN` shows them.
+fgsm, mi-fgsm and pgd, when it is misclassified at the end of a restart. The table ends with the accuracy under all
+attacks together, then the certified one. Checks warn if the result may mislead: docs/checks.md explains each. If an
+evaluation is interrupted, the same command continues it. Under torchrun the processes share the samples. Records are
+kept in RUN/evaluation: NAME.json the table, NAME.npz what each attack found per sample. RUN/gallery.npz has a sample of
+each class before and after the strongest attack. `sihg report RUN` shows them.
 """
 Record = EvaluationRecord | CurveRecord
 Records = list[tuple[str, Record]]  # per model: what to call it, and its record
@@ -62,7 +62,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
     parser.add_argument("--split", default="test", metavar="S", help="test or train (default: test)")
     parser.add_argument("--checkpoint", metavar="C", help="of a run: last or best (default: last)")
     parser.add_argument("--seed", type=count, default=0, metavar="S", help="of the subset and the attacks (default: 0)")
-    parser.add_argument("--last-iterate", action="store_true", help="of fgsm and pgd, count only the end of a restart")
+    parser.add_argument(
+        "--last-iterate", action="store_true", help="of fgsm, mi-fgsm and pgd, count only the end of a restart"
+    )
     parser.add_argument(
         "--precision",
         default="float32",

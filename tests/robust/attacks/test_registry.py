@@ -12,11 +12,14 @@ from torch import nn
 from sihg.cli.evaluate import EPILOG
 from sihg.robust.attacks import (
     APGD,
+    CW,
     FAB,
     FGSM,
+    MIFGSM,
     PGD,
     Attack,
     Certified,
+    DeepFool,
     FunctionAttack,
     Natural,
     Noise,
@@ -68,6 +71,9 @@ def test_names_of_attacks() -> None:
         ("fab-t-10", True, FAB(**common, steps=10)),
         ("square-200-3", False, Square(**common, queries=200, restarts=3)),
         ("noise-4", False, Noise(**common, draws=4)),
+        ("mi-fgsm-20-3", True, MIFGSM(**common, steps=20, restarts=3, last_iterate=True)),
+        ("deepfool-10", True, DeepFool(**common, steps=10)),
+        ("cw-50", False, CW(**common, steps=50)),
     ):
         assert repr(build_attack(name, ball, last_iterate=last)) == repr(same)
 
@@ -189,7 +195,19 @@ def test_an_attack_of_a_users_own_is_checked(name: str, code: str, tmp_path: Pat
 
 
 def test_eps_may_be_text() -> None:
-    makers: list[Callable[..., Attack]] = [Natural, PGD, FGSM, APGD, FAB, Square, Noise, Certified]
+    makers: list[Callable[..., Attack]] = [
+        Natural,
+        PGD,
+        FGSM,
+        MIFGSM,
+        APGD,
+        FAB,
+        DeepFool,
+        CW,
+        Square,
+        Noise,
+        Certified,
+    ]
     makers += [partial(Transfer, source=nn.Identity()), partial(FunctionAttack, function=lambda _model, x, _y: x)]
     for make in makers:
         attack = make(eps="8/255")
@@ -213,7 +231,9 @@ def test_the_help_lists_every_attack() -> None:
         ("standart", "standard"),
         ("apgd", "apgd-ce"),
         ("fab", "fab-t"),
-        ("deepfool", None),
+        ("mifgsm", "mi-fgsm"),
+        ("deepfol", "deepfool"),
+        ("boundary", None),
     ],
 )
 def test_what_may_have_been_meant(name: str, meant: str | None) -> None:

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from sihg.robust.attacks.base import Attack as Attack
     from sihg.robust.attacks.base import Natural as Natural
     from sihg.robust.attacks.certified import Certified as Certified
+    from sihg.robust.attacks.cw import CW as CW
+    from sihg.robust.attacks.deepfool import DeepFool as DeepFool
     from sihg.robust.attacks.fab import FAB as FAB
+    from sihg.robust.attacks.mi_fgsm import MIFGSM as MIFGSM
     from sihg.robust.attacks.noise import Noise as Noise
     from sihg.robust.attacks.pgd import FGSM as FGSM
     from sihg.robust.attacks.pgd import PGD as PGD
@@ -23,8 +26,10 @@ if TYPE_CHECKING:
     from sihg.robust.attacks.transfer import Transfer as Transfer
     from sihg.robust.attacks.user_function import FunctionAttack as FunctionAttack
 
-_HOMES = {name: name.lower() for name in ("APGD", "Certified", "FAB", "Noise", "PGD", "Square", "Transfer")}
-_HOMES |= {"Attack": "base", "FGSM": "pgd", "FunctionAttack": "user_function", "Natural": "base"}
+_HOMES = {
+    name: name.lower() for name in ("APGD", "CW", "Certified", "DeepFool", "FAB", "Noise", "PGD", "Square", "Transfer")
+}
+_HOMES |= {"Attack": "base", "FGSM": "pgd", "FunctionAttack": "user_function", "MIFGSM": "mi_fgsm", "Natural": "base"}
 _HOMES |= {"Search": "search", "Verdict": "search"}
 __all__ = ["ATTACK_FORMS", "build_attack", *_HOMES]
 

@@ -28,9 +28,12 @@ ATTACK_FORMS = {  # what `build_plan` takes (R: restarts, each on the samples th
     "natural": "no attack",
     "fgsm": "one step of eps from the image",
     "pgd-T[-R]": "T steps of 2.5 eps / T from a random start",
+    "mi-fgsm[-T[-R]]": "T = 10 steps of eps / T along a sum of gradients, from the image",
     "apgd-ce[-T[-R]]": "Auto-PGD on the cross-entropy, T = 100",
     "apgd-t[-T[-R]]": "Auto-PGD on the targeted DLR loss, nine targets, T = 100",
     "fab-t[-T[-R]]": "the targeted fast adaptive boundary attack, nine targets, T = 100",
+    "deepfool[-T]": "to the nearest linearised class boundary, at most T = 50 times (linf, l2)",
+    "cw[-T]": "Carlini and Wagner's attack, T = 200 Adam steps for each of nine constants (l2)",
     "square[-Q[-R]]": "random search by squares, without gradients, Q = 5000 queries",
     "noise[-N]": "N = 10 points anywhere in the ball and N on its surface",
     "transfer:RUN": "the points where PGD-20 on another run ends",
@@ -48,12 +51,16 @@ _KINDS: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {  # modul
     "apgd-ce": ("apgd", "APGD", {"loss": "ce"}, _STEPS),
     "apgd-t": ("apgd", "APGD", {"loss": "dlr-t"}, _STEPS),
     "fab-t": ("fab", "FAB", {}, _STEPS),
+    "mi-fgsm": ("mi_fgsm", "MIFGSM", {}, _STEPS),
+    "deepfool": ("deepfool", "DeepFool", {}, ("steps",)),
+    "cw": ("cw", "CW", {}, ("steps",)),
     "square": ("square", "Square", {}, ("queries", "restarts")),
     "noise": ("noise", "Noise", {}, ("draws",)),
 }
 _MEANT = {name: name for name in ("pgd-20", "standard", *_KINDS) if name != "pgd"}  # for suggestions
 _MEANT |= {"pgd": "pgd-20", "pgd20": "pgd-20", "apgd": "apgd-ce", "fab": "fab-t"}
-_MEANT |= dict.fromkeys(("autoattack", "aa"), "standard")
+_MEANT |= {"mifgsm": "mi-fgsm", "c&w": "cw", "carlini": "cw"} | dict.fromkeys(("autoattack", "aa"), "standard")
+_HAS_LAST_ITERATE = ("pgd", "fgsm", "mi-fgsm")
 
 
 def plan_attacks(
@@ -70,7 +77,7 @@ def plan_attacks(
         attacks: Names, or a dict of names, attacks and functions (x, y) -> x_adv.
         ball: Where the attacks may search.
         radii: Of a curve: the attacks, by name alone, are run at these growing radii.
-        last_iterate: For PGD and FGSM: count the end of a run only.
+        last_iterate: For PGD, FGSM and MI-FGSM: count the end of a run only.
         source: Loads the model that `transfer:RUN` names.
     """
     if radii or not isinstance(attacks, Mapping) or not attacks:
@@ -108,7 +115,7 @@ def build_attack(
         name: One of `ATTACK_FORMS`. An attack of your own, `path.py:name` or `package.module:name`, is a class that
             derives from Attack and is built with eps, norm and bounds, or a function (model, x, y) -> x_adv.
         ball: Where the attack may search.
-        last_iterate: For PGD and FGSM: count the end of a run only.
+        last_iterate: For PGD, FGSM and MI-FGSM: count the end of a run only.
         source: Loads the model that `transfer:RUN` names.
     Returns:
         The attack.
@@ -134,7 +141,9 @@ def build_attack(
     settings = {**settings, **dict(zip(counts, numbers, strict=False))}
     if form[1] != "natural":
         settings |= within
-    return _find(module, make)(**settings, **({"last_iterate": last_iterate} if form[1] in ("pgd", "fgsm") else {}))
+    if form[1] in _HAS_LAST_ITERATE:
+        settings["last_iterate"] = last_iterate
+    return _find(module, make)(**settings)
 
 
 def _build_users_attack(name: str, within: dict[str, Any]) -> "Attack":

@@ -261,10 +261,7 @@ class Search:
         if not self._on_cpu:
             better = wrong & ~self.broken[rows.place]
             self._keep(rows.place, better, point, logits.argmax(1), margins(logits, rows.y), wrong)
-            self._looks += 1
-            if self._looks & (self._looks - 1):
-                return None
-            return self._held(self.broken[rows.place])
+            return self.places_left(self.broken[rows.place])
         if not bool(wrong.any()):
             return None
         lost = true_places(wrong)
@@ -277,11 +274,20 @@ class Search:
         This is for attacks whose points may lie outside the ball, on their way to the nearest misclassified one.
         """
         inside = self.ball.lengths(point - rows.x) <= self.ball.eps
+        margin = margins(logits, rows.y).to(self.margin)
         broken = inside & misclassified(logits, rows.y)
-        better = broken | inside & (margins(logits, rows.y) < self.margin[rows.place])
-        if bool(better.any()):
+        better = broken | inside & (margin < self.margin[rows.place])
+        if not self._on_cpu:
+            better &= ~self.broken[rows.place]
+            self._keep(rows.place, better, point, logits.argmax(1), margin, broken)
+        elif bool(better.any()):
             self.record(rows.take(true_places(better)), point[better], logits[better])
-        return true_places(~broken) if bool(broken.any()) else None
+        return self.places_left(broken)
+
+    def places_left(self, done: Tensor) -> Tensor | None:
+        """Return the places of rows that are not done, None if that is all of them; on a device as `record_broken`."""
+        self._looks += 1
+        return None if not self._on_cpu and self._looks & (self._looks - 1) else self._held(done)
 
 
 def true_places(mask: Tensor) -> Tensor:

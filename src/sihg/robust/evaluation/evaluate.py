@@ -136,7 +136,7 @@ def evaluate(
         attacks: Names (see `sihg evaluate --help`), or a dict of names, of attacks and of functions (x, y) -> x_adv.
         samples: Evaluate so many samples, each class in proportion (default: all).
         seed: The seed of the subset and of the attacks.
-        last_iterate: Whether fgsm and pgd count only the end of each restart, not any iterate.
+        last_iterate: Whether fgsm, mi-fgsm and pgd count only the end of each restart, not any iterate.
         precision: The number format in which pgd and apgd search: float32, bfloat16, or auto (measured first).
             Verdicts are made in float32.
         trained_with: The method the model was trained with, if known, such as "pgd".

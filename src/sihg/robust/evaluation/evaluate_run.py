@@ -37,7 +37,7 @@ class EvaluationRequest:
         split: The samples, "test" or "train".
         samples: How many of them, each class in proportion (default: all).
         seed: The seed of the subset and of the attacks.
-        last_iterate: Whether fgsm and pgd count only the end of each run.
+        last_iterate: Whether fgsm, mi-fgsm and pgd count only the end of each run.
         precision: The number format in which pgd and apgd search: float32, bfloat16 or auto; verdicts are float32.
         checkpoint: Which weights of a run, "last" or "best".
         curve: The radii of a curve, "A:B:N"; None for a table at the run's eps.
