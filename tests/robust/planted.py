@@ -52,3 +52,22 @@ def reversed_gradient(x: Tensor) -> Tensor:
 
 def tripped(found: Evaluation) -> dict[str, str]:
     return {one.name: one.message for one in (*found.errors, *found.warnings)}
+
+
+class Quantise(nn.Module):
+    """Round pixels to 16 levels: a defence without a gradient."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (15 * x).round() / 15
+
+
+class Defended(nn.Module):
+    """The healthy network behind a defence."""
+
+    def __init__(self, defence: nn.Module) -> None:
+        super().__init__()
+        self.defence, self.net = defence, healthy()
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.net(self.defence(x))
+        return logits

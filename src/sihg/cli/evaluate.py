@@ -2,6 +2,7 @@
 
 import argparse
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ EPILOG = """examples:
   sihg evaluate runs/pgd runs/msi-hg --attacks natural,pgd-20
   sihg evaluate runs/first --curve 0:0.5:11 --attacks pgd-20
   sihg evaluate runs/first --attacks square-1000,noise,transfer:runs/pgd --samples 1000
+  sihg evaluate runs/first --attacks standard --bpda defence=identity
   sihg evaluate weights.safetensors --model preact-resnet18 --data cifar10 --eps 8/255
 
 attacks (R: restarts, each on the samples that are not broken yet):
@@ -71,6 +73,13 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
         metavar="P",
         help="number format in which pgd and apgd search: float32, bfloat16 or auto; float32 judges (default: float32)",
     )
+    parser.add_argument(
+        "--bpda",
+        action="append",
+        default=[],
+        metavar="M=G",
+        help="give module M the gradient of G in the backward pass: identity, or path.py:function; may be repeated",
+    )
     parser.add_argument("--curve", metavar="A:B:N", help="accuracy at N radii from A to B, such as 0:8/255:9")
     parser.add_argument("--points", action="store_true", help="keep the adversarial examples, NAME.points.npy")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the folder of the records (default: RUN/evaluation)")
@@ -109,6 +118,7 @@ def run(args: argparse.Namespace) -> int:
     request = EvaluationRequest(
         attacks=args.attacks,
         changes={name: getattr(args, name) for name in CHANGES if getattr(args, name) is not None},
+        bpda=parse_bpda(args.bpda),
         **{name: getattr(args, name) for name in names},
     )
     several = len(args.paths) > 1
@@ -147,6 +157,19 @@ def run(args: argparse.Namespace) -> int:
                 say(f"sihg: error: {message}")
     wrong = [check for _, record in records for check in record.checks if check.result == "error"]
     return 2 if lost or wrong else 0
+
+
+def parse_bpda(texts: Iterable[str]) -> dict[str, str]:
+    """Convert texts such as "defence=identity" to a dict."""
+    found: dict[str, str] = {}
+    for text in texts:
+        module, _, replacement = text.partition("=")
+        if not replacement:
+            raise InputError("bpda-form", text=text)
+        if module in found:
+            raise InputError("bpda-twice", module=module)
+        found[module] = replacement
+    return found
 
 
 def _run(prepared: "PreparedEvaluation", bars: Bars) -> "Evaluation | RadiusCurve":
@@ -274,7 +297,8 @@ def _describe(record: Record) -> str:
         pixels = f" = {255 * record.eps:.4g}/255" if _has_pixels(record) else ""
         ball = f"{record.norm} eps {record.eps:g}{pixels}, {within}"
     searched = f"; searched in {record.precision}, judged in float32" if record.precision != "float32" else ""
-    return f"{record.data} ({record.split}): {ball}; broken: {record.rule}{searched}"
+    bpda = "".join(f"; gradient of {name}: {stand_in}" for name, stand_in in record.bpda.items())
+    return f"{record.data} ({record.split}): {ball}; broken: {record.rule}{searched}{bpda}"
 
 
 def _has_pixels(record: Record) -> bool:

@@ -6,7 +6,8 @@ a CPU and a GPU, in any batch, on any number of processes.
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -35,6 +36,34 @@ def generator(seed: int, purpose: str, epoch: int = 0, step: int = 0, device: st
         True
     """
     return torch.Generator(device).manual_seed(hash_key(seed, purpose, epoch, step))
+
+
+@contextmanager
+def seeded(
+    seed: int, purpose: str, epoch: int = 0, step: int = 0, device: torch.device | str = "cpu"
+) -> Iterator[None]:
+    """Seed, within the block, torch's global generators, from which modules draw; afterwards they are as before.
+
+    Args:
+        seed: As for `generator`, as are purpose, epoch and step.
+        purpose: What the draws are for.
+        epoch: The epoch.
+        step: The step within the epoch.
+        device: Where modules compute, besides the CPU.
+    Example:
+        >>> with seeded(0, "dropout"):
+        ...     first = torch.rand(1)
+        >>> with seeded(0, "dropout"):
+        ...     bool(torch.rand(1) == first)
+        True
+    """
+    device, key = torch.device(device), hash_key(seed, purpose, epoch, step)
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.default_generator.manual_seed(key)  # torch.manual_seed would change those of all devices
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(key)
+        yield
 
 
 def hash_key(seed: int, purpose: str, epoch: int = 0, step: int = 0) -> int:

@@ -244,6 +244,7 @@ class EvaluationHeader(Record, frozen=True, kw_only=True):
     device: str
     rule: str  # which iterates count
     precision: str = "float32"  # number format of the searches; verdicts are always float32
+    bpda: dict[str, str] = {}  # by module: what gave its gradient
     files: dict[str, str] = {}  # SHA-256 of the files beside the record
     edited: bool = False  # on purpose, and accepted by `sihg check`
 

@@ -152,7 +152,7 @@ def _build_users_attack(name: str, within: dict[str, Any]) -> "Attack":
     found = load_callable("attack", name)
     if not isinstance(found, type):
         function = lambda *args: call_user_code("attack", name, found, *args)  # noqa: E731
-        digest = _sha256_of_source(found)
+        digest = sha256_of_source(found)
         return _find("user_function", "FunctionAttack")(**within, function=function, name=name, sha256=digest)
     attack = call_user_code("attack", name, found, **within)
     if not isinstance(attack, Attack):
@@ -193,13 +193,13 @@ def describe_plans(plans: Mapping[str, Plan]) -> dict[str, dict[str, str]]:
 
 def _describe(attack: "Attack") -> str:
     own = [kind for kind in type(attack).__mro__ if kind.__module__.split(".")[0] not in ("sihg", "abc", "builtins")]
-    sums = [_sha256_of_source(kind) for kind in own]
+    sums = [sha256_of_source(kind) for kind in own]
     if "" in sums:  # a changed class could not be recognised
         raise InputError("resume-function", name=type(attack).__name__)
     return " ".join([repr(attack), *sums])
 
 
-def _sha256_of_source(found: Any) -> str:
+def sha256_of_source(found: Any) -> str:
     """Return the SHA-256 of the file of a function or class; empty if it is in no file."""
     try:
         file = Path(inspect.getsourcefile(found) or "")

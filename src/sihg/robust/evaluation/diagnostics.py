@@ -18,6 +18,7 @@ from sihg.robust.attacks.square import Square
 from sihg.robust.attacks.transfer import Transfer
 from sihg.robust.attacks.user_function import FunctionAttack
 from sihg.robust.data.samples import Samples, stratified_rows
+from sihg.robust.evaluation.masking_module import suggest_bpda
 from sihg.robust.gradients import (
     Loss,
     compute_logits,
@@ -88,7 +89,7 @@ def inspect_model(
     yield warn_if(random, "repeatable", message)
     if attacked:
         yield _check_zero_radius(model, x, y, first, ball, seed, random=random)
-        yield _check_gradients(model, x, y, first)
+        yield _check_gradients(model, x, y, first, ball, seed)
 
 
 def inspect_outcomes(
@@ -152,7 +153,7 @@ def _check_zero_radius(
     return warn_if(not torch.equal(natural, attacked), "eps 0", message, "error")
 
 
-def _check_gradients(model: nn.Module, x: Tensor, y: Tensor, logits: Tensor) -> Check:
+def _check_gradients(model: nn.Module, x: Tensor, y: Tensor, logits: Tensor, ball: Ball, seed: int) -> Check:
     right = logits.argmax(1) == y
     if not bool(right.any()):
         return Check("gradients", "not run", "no sample is classified correctly")
@@ -167,7 +168,8 @@ def _check_gradients(model: nn.Module, x: Tensor, y: Tensor, logits: Tensor) -> 
     else:
         more = "; the margin in float64 has one: the loss is saturated, trust apgd-t and fab-t, which use logits"
         if still > MAX_VANISHED:
-            more = f"; nor has the margin in float64 at {still:.0%}: gradients are masked, trust square and transfer"
+            advice = suggest_bpda(model, x[right], ball, seed) or "trust square and transfer"
+            more = f"; nor has the margin in float64 at {still:.0%}: gradients are masked, {advice}"
     message = f"the cross-entropy has no gradient at {vanished:.0%} of the samples{more}"
     return Check("gradients", "warning", message)
 

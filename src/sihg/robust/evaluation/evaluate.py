@@ -5,8 +5,9 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,6 +19,14 @@ from sihg.errors import InputError, UnknownNameError
 from sihg.parse import Number, file_name, parse_number
 from sihg.robust.attacks.base import Natural
 from sihg.robust.attacks.registry import Attacks, LoadSource, Plan, check_radii, describe_plans, plan_attacks
+from sihg.robust.attacks.replaced_gradients import (
+    Bpda,
+    StandIn,
+    check_stand_ins,
+    describe_stand_ins,
+    find_stand_ins,
+    replace_gradients,
+)
 from sihg.robust.attacks.runner import (
     Outcome,
     attack_parts,
@@ -68,6 +77,7 @@ class Task:
     trained_with: str | None = None  # the method, if known
     radii: tuple[float, ...] = ()  # of a curve
     remark: str = ""  # why `auto` chose the number format
+    bpda: Mapping[str, StandIn] = field(default_factory=dict)  # by the name of the module
 
     def open_partial(
         self,
@@ -99,6 +109,7 @@ class Task:
             "radii": list(self.radii),
             "bounds": sha256_of_tensors(bounds),
             "attacks": describe_plans(self.plans),
+            "bpda": describe_stand_ins(self.bpda),
             "sources": [sha256_of_tensors(source.state_dict()) for source in sources],
             "model": hashlib.sha256(model.encode()).hexdigest(),
             "code": _sha256_of_code(self.model),
@@ -118,6 +129,7 @@ def evaluate(
     seed: int = 0,
     last_iterate: bool = False,
     precision: str = "float32",
+    bpda: Bpda | None = None,
     trained_with: str | None = None,
     points: bool = False,
     resume: str | Path | None = None,
@@ -139,6 +151,8 @@ def evaluate(
         last_iterate: Whether fgsm, mi-fgsm and pgd count only the end of each restart, not any iterate.
         precision: The number format in which pgd and apgd search: float32, bfloat16, or auto (measured first).
             Verdicts are made in float32.
+        bpda: Other gradients for modules whose own gradient lies, such as {"defence": "identity"}: see
+            `sihg.robust.attacks.replace_gradients`.
         trained_with: The method the model was trained with, if known, such as "pgd".
         points: Whether to keep the adversarial examples, `evaluation.points`.
         resume: A folder: continue the interrupted evaluation there, and keep partial results in it until `save`.
@@ -157,7 +171,8 @@ def evaluate(
     ball = Ball(parse_number(eps, "eps"), norm, bounds)
     whole = open_samples(data)
     arguments = (model, whole, attacks, ball, (), samples, seed, trained_with)
-    task = make_task(*arguments, last_iterate=last_iterate, precision=precision, workers=workers, processes=processes)
+    how: dict[str, Any] = {"last_iterate": last_iterate, "precision": precision, "bpda": bpda}
+    task = make_task(*arguments, **how, workers=workers, processes=processes)
     home = None if resume is None else Path(resume) / "evaluation"
     result = run_task(task, task.open_partial(home, points=points, processes=processes), progress, processes)
     assert isinstance(result, Evaluation)
@@ -176,6 +191,7 @@ def robust_curve(
     seed: int = 0,
     last_iterate: bool = False,
     precision: str = "float32",
+    bpda: Bpda | None = None,
     trained_with: str | None = None,
     points: bool = False,
     resume: str | Path | None = None,
@@ -203,7 +219,8 @@ def robust_curve(
     eps = check_radii(radii)
     ball, whole = Ball(eps[-1], norm, bounds), open_samples(data)
     arguments = (model, whole, attacks, ball, eps, samples, seed, trained_with)
-    task = make_task(*arguments, last_iterate=last_iterate, precision=precision, workers=workers, processes=processes)
+    how: dict[str, Any] = {"last_iterate": last_iterate, "precision": precision, "bpda": bpda}
+    task = make_task(*arguments, **how, workers=workers, processes=processes)
     home = None if resume is None else Path(resume) / "evaluation"
     result = run_task(task, task.open_partial(home, points=points, processes=processes), progress, processes)
     assert isinstance(result, RadiusCurve)
@@ -219,13 +236,14 @@ def run_task(
     """Attack and check. If this is interrupted, the partial results are written."""
     model, samples, seed = task.model, task.samples, task.header.seed
     begin = time.perf_counter()
-    with partial or nullcontext(), evaluation_mode(model):
+    with partial or nullcontext(), evaluation_mode(model), replace_gradients(model, task.bpda):
         state = ModelState(model)
         check_model(model, samples)
         attacks = [attack for plan in task.plans.values() for attack in plan.values()]
         attacked = bool(task.radii) or any(not isinstance(attack, Natural) for attack in attacks)
         check_range(samples, task.ball if attacked else Ball(0.0, task.ball.norm, task.ball.bounds))
         check_plans(model, samples, task.plans)
+        check_stand_ins(model, task.bpda, load_rows(model, samples, slice(0, 1))[0])
         checks = list(inspect_model(model, samples, task.ball, seed, attacked=attacked))
         spent = time.perf_counter() - begin
         outcomes = _attack(task, partial, progress, processes)
@@ -282,6 +300,7 @@ def make_task(
     *,
     last_iterate: bool,
     precision: str = "float32",
+    bpda: Bpda | None = None,
     source: "LoadSource | None" = None,
     weights: Mapping[str, Tensor] | None = None,
     workers: int = 0,
@@ -290,7 +309,9 @@ def make_task(
     """Plan the attacks, draw so many samples (None: all), and describe the evaluation for its record."""
     plans = plan_attacks(attacks, ball, radii, last_iterate=last_iterate, source=source)
     check_module(model)
-    choice = choose_precision(model, whole, plans, precision)
+    stand_ins = find_stand_ins(model, bpda)
+    with replace_gradients(model, stand_ins):
+        choice = choose_precision(model, whole, plans, precision)
     index = stratified_subset(replace(whole, x=torch.arange(len(whole)), lazy=None), count, seed).x
     low, high = (-torch.inf, torch.inf) if ball.bounds is None else ball.bounds
     bounds = float(torch.as_tensor(low).min()), float(torch.as_tensor(high).max())  # of all features together
@@ -308,6 +329,7 @@ def make_task(
         device=str(device_of(model)),
         rule="last iterate" if last_iterate else "any iterate",
         precision=processes.gather(choice.name)[0],  # `auto` is measured, and processes may differ
+        bpda={name: stand_in.name for name, stand_in in stand_ins.items()},
     )
     parts = [header.checkpoint, whole.name, "+".join(plans)]
     parts += [f"curve-{radii[0]:g}:{radii[-1]:g}:{len(radii)}" if radii else f"eps-{ball.eps:.6g}"]
@@ -317,12 +339,12 @@ def make_task(
     parts += [f"seed{seed}"] if seed else []
     parts += ["last-iterate"] if last_iterate else []
     parts += [precision] if precision != "float32" else []
+    parts += [f"bpda-{name}-{stand_in}" for name, stand_in in header.bpda.items()]
     samples = whole if len(index) == len(whole) else whole.take(index)
     samples = samples.when_read(bounds=ball.bounds, workers=workers).settled()
     header = msgspec.structs.replace(header, contents=sum_of([samples]))
-    return Task(
-        model, samples, index, ball, plans, header, record_name(parts), trained_with, tuple(radii), choice.reason
-    )
+    record, seen = record_name(parts), (trained_with, tuple(radii), choice.reason, stand_ins)
+    return Task(model, samples, index, ball, plans, header, record, *seen)
 
 
 def choose_precision(model: nn.Module, samples: Samples, plans: Mapping[str, Plan], precision: str) -> FormatChoice:

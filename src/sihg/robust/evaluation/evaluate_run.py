@@ -39,6 +39,8 @@ class EvaluationRequest:
         seed: The seed of the subset and of the attacks.
         last_iterate: Whether fgsm, mi-fgsm and pgd count only the end of each run.
         precision: The number format in which pgd and apgd search: float32, bfloat16 or auto; verdicts are float32.
+        bpda: Other gradients for modules whose own gradient lies: by the name of the module "identity" or a function,
+            "path.py:name".
         checkpoint: Which weights of a run, "last" or "best".
         curve: The radii of a curve, "A:B:N"; None for a table at the run's eps.
         points: Whether to keep the adversarial examples, NAME.points.npy.
@@ -56,6 +58,7 @@ class EvaluationRequest:
     seed: int = 0
     last_iterate: bool = False
     precision: str = "float32"
+    bpda: Mapping[str, str] = field(default_factory=dict)
     checkpoint: str | None = None
     curve: str | None = None
     points: bool = False
@@ -79,8 +82,9 @@ class EvaluationRequest:
         parts += [f"{name}-{self.changes[name]}" for name in CHANGEABLE if name in self.changes]
         parts += ["last-iterate"] if self.last_iterate else []
         parts += [self.precision] if self.precision != "float32" else []
+        parts += [f"bpda-{name}-{stand_in}" for name, stand_in in self.bpda.items()]
         parts += [f"curve-{self.curve}"] if self.curve else []
-        return record_name(parts, hashed=any(":" in attack for attack in self.attacks))
+        return record_name(parts, hashed=any(":" in name for name in (*self.attacks, *self.bpda.values())))
 
     def gallery_of(self, weights: Weights) -> Path | None:
         """Return the file of a run's gallery if this evaluates the run as it was trained, on its test samples."""
@@ -216,6 +220,7 @@ def prepare(target: Target, *, data_dir: Path | None = None, processes: Processe
         *(model, whole, request.attacks, ball, radii, request.samples, request.seed, trained_with),
         last_iterate=request.last_iterate,
         precision=request.precision,
+        bpda=request.bpda,
         source=load_source,
         weights=weights.tensors,
         workers=settings.workers,

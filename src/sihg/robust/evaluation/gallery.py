@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from sihg.errors import InputError
 from sihg.robust.attacks.registry import Plan
+from sihg.robust.attacks.replaced_gradients import replace_gradients
 from sihg.robust.attacks.runner import Outcome, attack_batch, load_rows
 from sihg.robust.data.samples import Samples
 from sihg.robust.evaluation.evaluate import Task
@@ -34,7 +35,8 @@ def save_gallery(path: Path, task: Task, outcomes: Sequence[Outcome]) -> Path | 
     about = GalleryHeader(**same, eps=eps, classes=classes, attack=outcome.attack, accuracy=outcome.accuracy)
     if has_stronger_gallery(path, about):
         return None
-    arrays = make_gallery(task.model, task.samples, task.plans[outcome.attack], outcome, seed=header.seed)
+    with replace_gradients(task.model, task.bpda):
+        arrays = make_gallery(task.model, task.samples, task.plans[outcome.attack], outcome, seed=header.seed)
     return write_gallery(path, about, arrays)
 
 
