@@ -86,20 +86,20 @@ def test_runs_of_the_same_name_get_different_names(
 
 def test_seeds_are_averaged_and_entries_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for method, value in (("msi-hg", 0.25), ("pgd", 0.5)):
-        for seed in range(2):
+        for seed in range(3):
             run_folder = write_run(tmp_path / f"{method}-s{seed}", method=method, seed=seed)
             write_evaluation(run_folder, attacks=[attack_row("pgd-20", value + 0.25 * seed, 9)])
     assert run("compare", tmp_path) == 0
     out = capsys.readouterr().out.replace("\N{NO-BREAK SPACE}", " ")
-    assert line(out, "msi-hg") == ["msi-hg", "2", "37.50 ± 17.68", "18", "3.75"]
-    low, high = ttest_ind([0.5, 0.75], [0.25, 0.5], equal_var=False).confidence_interval(0.95)
+    assert line(out, "msi-hg") == ["msi-hg", "3", "50.00 ± 25.00", "18", "3.75"]
+    low, high = ttest_ind([0.5, 0.75, 1.0], [0.25, 0.5, 0.75], equal_var=False).confidence_interval(0.95)
     interval = ["25.00", f"{100 * low:.2f}", f"{100 * high:.2f}"]
     last = [cell.strip() for cell in out.splitlines()[-2].strip("│").split("│")]
     assert last == ["pgd", "msi-hg", "pgd-20", *interval]
     assert run("compare", tmp_path, "--json") == 0
     said = json.loads(capsys.readouterr().out)
     means = [(one["entry"], one["test pgd-20"], one["test pgd-20_n"]) for one in said["means"]]
-    assert means == [("msi-hg", 0.375, 2), ("pgd", 0.625, 2)]
+    assert means == [("msi-hg", 0.5, 3), ("pgd", 0.75, 3)]
     bounds = {"low": pytest.approx(low), "high": pytest.approx(high)}
     assert said["differences"] == [{"entry": "pgd", "less": "msi-hg", "attack": "pgd-20", "difference": 0.25, **bounds}]
 
@@ -109,7 +109,8 @@ def test_seeds_of_one_entry_are_averaged(tmp_path: Path, capsys: pytest.CaptureF
         write_evaluation(write_run(tmp_path / f"m-s{seed}", seed=seed))
     assert run("compare", tmp_path) == 0
     out = capsys.readouterr().out
-    assert "mean ± deviation over the seeds" in out
+    assert "mean over the seeds" not in out
+    assert "mean (lowest - highest) over the seeds" in out
     assert "differences" not in out
 
 
@@ -133,7 +134,7 @@ def test_folders_without_runs_are_refused(tmp_path: Path, capsys: pytest.Capture
 def test_the_longer_list_goes_down(runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     more = [write_run(runs[0].parent / f"c-s{seed}", seed=seed) for seed in (1, 2)]
     assert run("compare", runs[0], *more) == 0  # three runs, one setting
-    out = capsys.readouterr().out.partition("settings that differ")[2].partition("mean ±")[0]
+    out = capsys.readouterr().out.partition("settings that differ")[2].partition("\nmean ")[0]
     assert "┃ run  ┃ seed ┃" in out
     assert [line(out, name) for name in ("a", "c-s1", "c-s2")] == [["a", "0"], ["c-s1", "1"], ["c-s2", "2"]]
     assert run("compare", runs[0], runs[0]) == 0
@@ -143,7 +144,7 @@ def test_the_longer_list_goes_down(runs: tuple[Path, Path], capsys: pytest.Captu
 def test_seeds_of_one_setting_are_one_line(runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     more = [write_run(runs[0].parent / f"c-s{seed}", seed=seed, tau=0.5) for seed in (1, 2)]
     assert run("compare", runs[0], *more) == 0
-    out = capsys.readouterr().out.partition("settings that differ")[2].partition("mean ±")[0]
+    out = capsys.readouterr().out.partition("settings that differ")[2].partition("\nmean ")[0]
     assert "seed" not in out
     assert [line(out, name) for name in ("a", "c-s1 and 1 more")] == [["a", "-"], ["c-s1 and 1 more", "0.5"]]
 

@@ -22,9 +22,9 @@ from sihg.robust.attacks import FGSM
 from sihg.robust.data import stratified_split
 from sihg.robust.evaluation.evaluate import evaluate
 from sihg.robust.evaluation.evaluate_run import EvaluationRequest, find_targets, prepare
-from sihg.robust.evaluation.findings import Z95, wilson
 from sihg.robust.gradients import device_of
 from sihg.robust.training.weights import load
+from sihg.store.statistics import Z95, wilson
 from tests.store.edits import edit_config
 
 TINY = ("--epochs", "1", "--samples", "200", "--validation", "20", "--steps", "2", "--width", "1/4")

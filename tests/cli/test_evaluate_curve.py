@@ -17,8 +17,8 @@ from sihg.robust.attacks.search import check_points
 from sihg.robust.data.samples import Samples
 from sihg.robust.evaluation import partial
 from sihg.robust.evaluation.evaluate import evaluate
-from sihg.robust.evaluation.findings import wilson
 from sihg.robust.training.weights import load
+from sihg.store.statistics import wilson
 
 RADII = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
 NAME = "last_test_pgd-3+noise-2_curve-0-0.5-6"

@@ -183,7 +183,7 @@ def test_the_summary_by_hand(tmp_path: Path) -> None:
     assert robust.deviation == pytest.approx((sum((x - statistics.fmean(found)) ** 2 for x in found) / 2) ** 0.5)
     assert (pgd.seeds, pgd.passes) == ((0, 1, 2), tuple(passes))
     assert pgd.seconds == (1.5, 1.3125, 0.75)
-    assert (msi.seeds, msi.spread("pgd-20")) == ((0,), (0.75, None, 1, None))
+    assert (msi.seeds, msi.spread("pgd-20")) == ((0,), (0.75, None, 1, None, None, None))
     assert summarise(grid(tmp_path / "none", "pgd"))[0].spread("pgd-20") is None
 
 

@@ -12,7 +12,7 @@ from sihg.experiments.time_left import schedule_length
 from sihg.parse import Value
 from sihg.report.read.published import Published, departures, describe_departures, find_published
 from sihg.store.schema import Json, flatten_settings
-from sihg.store.statistics import Spread, spread
+from sihg.store.statistics import Spread, describe_spreads, spread, spread_text
 
 Costs = Mapping[str, Mapping[str, float]]  # seconds per phase, by method
 
@@ -39,10 +39,9 @@ def listing(grid: Grid, costs: Costs, jobs: int, *, as_json: bool) -> str:
 
 
 def results_table(grid: Grid, methods: Sequence[MethodSummary]) -> str:
-    """Draw mean and deviation over the seeds, a row per method, with the paper's row below where it has one."""
+    """Draw what the seeds reached, a row per method, with the paper's row below where it has one."""
     first = next(iter(grid.settings.values()))
     tested = "all test samples" if grid.samples is None else f"{grid.samples} test samples"
-    title = f"{first.data}, {first.norm} eps {first.eps:g}, {tested}, last weights: mean ± deviation over n seeds"
     lines, compared = [], list[tuple[Mapping[str, Value], Published]]()
     for summary in methods:
         lines.append(_our_cells(summary, grid))
@@ -50,6 +49,8 @@ def results_table(grid: Grid, methods: Sequence[MethodSummary]) -> str:
         if paper := find_published(settings):
             lines.append(_paper_cells(paper, grid.attacks))
             compared.append((settings, paper))
+    shown = describe_spreads([*(len(summary.seeds) for summary in methods), *(paper.trials for _, paper in compared)])
+    title = f"{first.data}, {first.norm} eps {first.eps:g}, {tested}, last weights: {shown} over n seeds"
     headings = ["method", "n", *(f"{attack} %" for attack in grid.attacks), "passes", "seconds"]
     drawing = format_table(f"{title}; passes per sample and seconds are of training", headings, lines)
     sources = dict.fromkeys(paper.citation(best=False) for _, paper in compared)
@@ -104,11 +105,8 @@ def _settings(grid: Grid, method: str) -> Mapping[str, Value]:
 
 def _numbers(values: Sequence[float]) -> Json:
     found = spread(values)
-    return {
-        "mean": None if found is None else found.mean,
-        "deviation": None if found is None else found.deviation,
-        "values": list(values),
-    }
+    parts = {name: getattr(found, name, None) for name in ("mean", "deviation", "low", "high")}
+    return {**parts, "values": list(values)}
 
 
 def _our_cells(summary: MethodSummary, grid: Grid) -> list[str]:
@@ -129,7 +127,8 @@ def _paper_cells(paper: Published, attacks: tuple[str, ...]) -> list[str]:
 def _percent(found: Spread | None) -> str:
     if found is None:
         return "-"
-    return f"{100 * found.mean:.2f}" + ("" if found.deviation is None else f" ± {100 * found.deviation:.2f}")
+    alone = found._replace(of=None)  # n has its own column
+    return spread_text(alone, lambda share: f"{100 * share:.2f}").replace("\N{NO-BREAK SPACE}", " ")
 
 
 def _mean(found: Spread | None) -> str:

@@ -45,7 +45,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
         usage="sihg reproduce DATA [--methods A,B] [--trials N] [--jobs N] [--samples N] [--out DIR] [--list] "
         "[--SETTING VALUE ...]",
         description="Train each method with each seed, starting from the preset of the data set, attack the trained "
-        "models, and show mean and deviation over the seeds.",
+        "models, and show the means over the seeds, with their deviation or, of two seeds, their range.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -207,7 +207,7 @@ def run_grid(
         slurm: Options of the jobs, such as {"partition": "gpu", "time": "4:00:00"}.
         on_event: Receives JobQueued, JobStarted, JobProgressed and JobEnded.
     Returns:
-        Mean and deviation per method, warnings, failures, and the path of the report.
+        Accuracies and costs per method, warnings, failures, and the path of the report.
     Raises:
         InputError: If the folder has other runs, or the settings, data or attacks cannot be used.
     Example:

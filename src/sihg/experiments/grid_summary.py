@@ -30,7 +30,7 @@ class MethodSummary:
     seconds: tuple[float, ...]
 
     def spread(self, attack: str) -> Spread | None:
-        """Return mean and deviation of the accuracy under an attack; None without finished trials."""
+        """Return the mean accuracy under an attack, its deviation and range; None without finished trials."""
         return spread(self.accuracy[attack])
 
 

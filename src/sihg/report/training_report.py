@@ -7,6 +7,7 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from sihg.errors import InputError
+from sihg.report.figures.bands import band_sentences
 from sihg.report.figures.confusion import confusion_figure, confusions, strongest_attack
 from sihg.report.figures.examples import gallery_figure
 from sihg.report.figures.learning_curves import learning_curves
@@ -85,7 +86,7 @@ def write_tables(tables: dict[str, Table], folder: Path) -> list[Path]:
 
 def drawings(entries: Sequence[Entry]) -> Iterator[Drawing]:
     """Draw all figures that the runs have records for; iterate inside `figure_style()`."""
-    band = ["band"] if any(len(entry.counted) > 1 for entry in entries) else []
+    band = band_sentences(entries)
     dashed = [] if all(run.best for entry in entries for run in entry.counted) else ["dashed"]
     yield Drawing("curves", learning_curves(entries), *caption_of("curves", [*dashed, *band]))
     if any(run.best for entry in entries for run in entry.counted):

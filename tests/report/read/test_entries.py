@@ -65,10 +65,10 @@ def test_the_headline_is_over_the_trials(tmp_path: Path) -> None:
         run = write_run(tmp_path / f"m-s{seed}", rows([0.9, 0.8], [value, value / 2]), seed=seed)
         write_evaluation(run, attacks=[attack_row("pgd-20", value, 397)])
     (row,) = cells(group_trials([read_run(tmp_path / f"m-s{seed}") for seed in range(3)]))
-    assert row["test pgd-20"] == Spread(fmean(values), stdev(values), 3)
-    assert row["best_robust"] == Spread(fmean(values), stdev(values), 3)
-    assert row["held_out_robust"] == Spread(fmean(values) / 2, stdev([value / 2 for value in values]), 3)
-    assert row["passes"] == Spread(12, 0, 3)
+    assert row["test pgd-20"] == Spread(fmean(values), stdev(values), 3, None, 0.25, 0.5)
+    assert row["best_robust"] == Spread(fmean(values), stdev(values), 3, None, 0.25, 0.5)
+    assert row["held_out_robust"] == Spread(fmean(values) / 2, stdev(values) / 2, 3, None, 0.125, 0.25)
+    assert row["passes"] == Spread(12, None, 3, None, 12, 12)  # equal: no deviation
     assert (row["entry"], row["trials"], row["epochs"], row["samples"]) == ("m", 3, 2, 397)
     table, _ = entry_table(group_trials([read_run(tmp_path / f"m-s{seed}") for seed in range(3)]))
     shown = for_reading(table.part("test pgd-20", "passes")).rows
@@ -101,15 +101,19 @@ def test_missing_values_of_trials_are_counted(tmp_path: Path) -> None:
     assert cells([found])[0]["test pgd-20"] == Spread(0.4375, None, 1, 2)
 
 
-def test_curves_have_the_mean_and_the_deviation(tmp_path: Path) -> None:
-    runs = {f"m-s{seed}": {"seed": seed, "done": rows([0.5, 0.9], [y, 0.4])} for seed, y in enumerate((0.1, 0.3))}
+@pytest.mark.parametrize("shares", [(0.1, 0.3), (0.1, 0.3, 0.2)])
+def test_curves_have_the_mean_and_a_band(tmp_path: Path, shares: tuple[float, ...]) -> None:
+    runs = {f"m-s{seed}": {"seed": seed, "done": rows([0.5, 0.9], [y, 0.4])} for seed, y in enumerate(shares)}
     natural, robust = tracks(made(tmp_path, runs)[0], "step")
     assert natural.y.tolist() == [0.5, 0.9]
     assert robust.x.tolist() == [26, 52]
     np.testing.assert_allclose(robust.y, [0.2, 0.4])
-    np.testing.assert_allclose(robust.deviation, [stdev([0.1, 0.3]), 0], atol=1e-15)
+    low, high = (0.1, 0.3) if len(shares) == 2 else (0.2 - stdev(shares), 0.2 + stdev(shares))
+    np.testing.assert_allclose(robust.low, [low, 0.4])
+    np.testing.assert_allclose(robust.high, [high, 0.4])
     alone = tracks(made(tmp_path / "alone", {"m": {}})[0], "seconds")[1]
-    assert np.isnan(alone.deviation).all()
+    assert np.isnan(alone.low).all()
+    assert np.isnan(alone.high).all()
     assert alone.x.tolist() == [1.25, 2.5, 3.75]
 
 

@@ -8,12 +8,17 @@ from sihg.store.statistics import Spread
 
 MADE = Table(
     [Column("entry", "entry", is_text=True), Column("a", "a %"), Column("b", "b")],
-    [["x_1 & y", Spread(0.5, 0.125, 2), 3], ["<z>$~^|", Spread(0.25, None, 1), None]],
+    [["x_1 & y", Spread(0.5, 0.125, 3), 3], ["<z>$~^|", Spread(0.25, None, 1), None]],
 )
 
 
 def test_csv_has_deviations_in_separate_columns() -> None:
-    assert as_csv(MADE) == "entry,a,a_deviation,a_n,b\nx_1 & y,0.5,0.125,2,3\n<z>$~^|,0.25,,1,\n"
+    assert as_csv(MADE) == "entry,a,a_deviation,a_n,b\nx_1 & y,0.5,0.125,3,3\n<z>$~^|,0.25,,1,\n"
+
+
+def test_csv_has_the_range_of_trials() -> None:
+    some = Table(MADE.columns[:2], [["x", Spread(0.5, None, 2, None, 0.25, 0.75)], ["y", Spread(0.25, None, 1)]])
+    assert as_csv(some) == "entry,a,a_low,a_high,a_n\nx,0.5,0.25,0.75,2\ny,0.25,,,1\n"
 
 
 def test_csv_has_no_empty_columns_for_single_trials() -> None:
@@ -24,7 +29,7 @@ def test_csv_has_no_empty_columns_for_single_trials() -> None:
 def test_markdown_is_escaped() -> None:
     lines = as_markdown(MADE).splitlines()
     assert lines[1] == "| --- | ---: | ---: |"
-    assert lines[2] == "| x\\_1 &amp; y | 0.5 ± 0.12 | 3 |"
+    assert lines[2] == "| x\\_1 &amp; y | 0.5 ± 0.125 | 3 |"
     assert lines[3] == "| &lt;z&gt;\\$\\~^\\| | 0.25 | — |"
 
 
@@ -33,7 +38,7 @@ def test_latex_is_escaped() -> None:
         "% needs \\usepackage{booktabs}\n"
         "\\begin{tabular}{lrr}\n\\toprule\n"
         "entry & a \\% & b \\\\\n\\midrule\n"
-        "x\\_1 \\& y & 0.5~$\\pm$~0.12 & 3 \\\\\n"
+        "x\\_1 \\& y & 0.5~$\\pm$~0.125 & 3 \\\\\n"
         "\\textless{}z\\textgreater{}\\$\\textasciitilde{}\\textasciicircum{}\\textbar{} & 0.25 & --- \\\\\n"
         "\\bottomrule\n\\end{tabular}\n"
     )
@@ -45,8 +50,10 @@ def test_a_latex_row_can_begin_with_a_bracket_or_star() -> None:
 
 
 def test_a_mean_over_some_of_the_trials_says_so() -> None:
-    some = Table([Column("a", "a")], [[Spread(0.5, 0.125, 2, 3)]])
-    assert "0.5 ± 0.12 (2 of 3)" in as_markdown(some)
+    some = Table([Column("a", "a")], [[Spread(0.5, 0.125, 3, 4)], [Spread(0.5, None, 2, 4, 0.25, 0.75)]])
+    lines = as_markdown(some).splitlines()
+    assert lines[2:] == ["| 0.5 ± 0.125 (3 of 4) |", "| 0.5 (0.25 - 0.75; 2 of 4) |"]
+    assert "0.5~(0.25 - 0.75; 2 of 4)" in as_latex(some)
 
 
 def test_no_spreadsheet_runs_a_cell() -> None:

@@ -15,8 +15,9 @@ from sihg.robust.attacks.registry import Attacks, plan_attacks
 from sihg.robust.attacks.runner import check_device, check_model, check_range, run_attacks
 from sihg.robust.data.samples import Samples, as_samples
 from sihg.robust.evaluation import Evaluation, evaluate
-from sihg.robust.evaluation.findings import describe_ball, wilson
+from sihg.robust.evaluation.findings import describe_ball
 from sihg.robust.threat import Ball, Bounds
+from sihg.store.statistics import wilson
 from tests.refused import refused
 from tests.robust.small import digits
 

@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from matplotlib.typing import LineStyleType
 
+from sihg.report.figures.bands import trial_band
 from sihg.report.figures.style import (
     LINE,
     QUIET,
@@ -55,12 +56,13 @@ KINDS = {
 
 @dataclass(frozen=True, eq=False)
 class Track:
-    """One accuracy of an entry over a cost: the mean over its trials, and their deviation (NaN for one trial)."""
+    """One accuracy of an entry over a cost: the mean over its trials, and the band around it (NaN for one trial)."""
 
     kind: str
     x: Floats
     y: Floats
-    deviation: Floats
+    low: Floats
+    high: Floats
 
 
 def learning_curves(entries: Sequence[Entry], *, best: bool = False) -> Figure:
@@ -114,10 +116,9 @@ def _track(entry: Entry, kind: str, cost: Cost, best: bool) -> Track:
     pairs = np.array([[trial[epoch] for epoch in epochs] for trial in begun], dtype=np.float64)
     pairs = pairs.reshape(len(begun), len(epochs), 2)
     if not len(begun):
-        return Track(kind, *3 * (np.empty(0),))
+        return Track(kind, *4 * (np.empty(0),))
     x, y = pairs.mean(0).T
-    deviation = pairs[:, :, 1].std(0, ddof=1) if len(begun) > 1 else np.full(len(epochs), np.nan)
-    return Track(kind, x, y, deviation)
+    return Track(kind, x, y, *trial_band(pairs[:, :, 1]))
 
 
 def _panel(axes: Axes, entries: Sequence[Entry], cost: Cost, best: bool) -> set[str]:
@@ -133,9 +134,9 @@ def _panel(axes: Axes, entries: Sequence[Entry], cost: Cost, best: bool) -> set[
         look = entry.look
         for track in of_entry:
             zorder = 3 - order / len(entries)
-            if not np.isnan(track.deviation).all():
-                low, high = track.y - track.deviation, track.y + track.deviation
-                axes.fill_between(track.x, low, high, color=look.colour, alpha=0.16, linewidth=0, zorder=zorder - 1)
+            if not np.isnan(track.low).all():
+                band = axes.fill_between(track.x, track.low, track.high, color=look.colour, alpha=0.16, linewidth=0)
+                band.set_zorder(zorder - 1)
             kind = KINDS[track.kind]
             axes.plot(track.x, track.y, color=look.colour, linewidth=kind.width, linestyle=kind.style, zorder=zorder)
             (end,) = axes.plot(track.x[-1:], track.y[-1:], look.marker, color=look.colour, markersize=5, zorder=4)

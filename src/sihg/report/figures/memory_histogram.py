@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from sihg.report.figures.bands import trial_band
 from sihg.report.figures.style import fit_name, show_plain_text
 from sihg.report.read.evaluations import Floats
 from sihg.report.read.runs import Entry, read_memory
@@ -23,7 +24,8 @@ class Memory:
     entry: Entry
     epoch: Floats
     moved: Floats  # the mean of |new - old| / eps
-    deviation: Floats  # over the trials; NaN for one trial
+    low: Floats  # the band over the trials; NaN for one trial
+    high: Floats
     shares: Floats  # (epochs, bins) of |delta| / eps
 
 
@@ -36,8 +38,7 @@ def memories(entries: Sequence[Entry]) -> list[Memory]:
             rows = min(len(table) for table in tables)
             every = np.stack([table[:rows] for table in tables])
             mean = every.mean(0)
-            deviation = every[:, :, 1].std(0, ddof=1) if len(tables) > 1 else np.full(rows, np.nan)
-            found.append(Memory(entry, mean[:, 0], mean[:, 1], deviation, mean[:, 2:]))
+            found.append(Memory(entry, mean[:, 0], mean[:, 1], *trial_band(every[:, :, 1]), mean[:, 2:]))
     return found
 
 
@@ -68,8 +69,7 @@ def _draw_moves(axes: Axes, found: Sequence[Memory]) -> None:
     for memory in found:
         look = memory.entry.look
         lines += axes.plot(memory.epoch, memory.moved, color=look.colour, marker=look.marker, markersize=3.5)
-        low, high = memory.moved - memory.deviation, memory.moved + memory.deviation
-        axes.fill_between(memory.epoch, low, high, color=look.colour, alpha=0.16, linewidth=0)
+        axes.fill_between(memory.epoch, memory.low, memory.high, color=look.colour, alpha=0.16, linewidth=0)
     axes.set_ylim(0, 1.08 * max(axes.get_ylim()[1], max(float(memory.moved.max()) for memory in found)))
     _number_epochs(axes, max(float(memory.epoch[-1]) for memory in found))
     names = [fit_name(memory.entry.name) for memory in found]  # as labels of lines, names such as _x would be ignored

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
+from sihg.report.figures.bands import trial_band
 from sihg.report.figures.style import figure_style, fit_name, fit_text, save_figure, show_plain_text
 from sihg.report.read.evaluations import PROVEN, Floats, RadiusCurve
 from sihg.report.read.palette import looks
@@ -51,7 +52,7 @@ class EntryCurve:
     eps: tuple[float, ...]
     norm: str
     accuracy: Floats
-    low: Floats  # mean minus and plus deviation over several trials, otherwise the 95 % interval
+    low: Floats  # the band over several trials, otherwise the 95 % interval
     high: Floats
 
 
@@ -76,11 +77,9 @@ def entry_curves(entries: Sequence[Entry]) -> list[EntryCurve]:
                 same.setdefault(key, []).append(curve)
         for (attack, norm, eps), trials in same.items():
             every = np.array([curve.accuracy for curve in trials])
-            mean, low, high = every.mean(0), np.array(trials[0].low), np.array(trials[0].high)
-            if len(trials) > 1:
-                deviation = every.std(0, ddof=1)
-                low, high = mean - deviation, mean + deviation
-            found.append(EntryCurve(entry, attack, eps, norm, mean, low, high))
+            alone = np.array(trials[0].low), np.array(trials[0].high)
+            band = trial_band(every) if len(trials) > 1 else alone
+            found.append(EntryCurve(entry, attack, eps, norm, every.mean(0), *band))
     return found
 
 

@@ -17,6 +17,7 @@ from sihg.report.read.published import describe_departures, find_published
 from sihg.report.read.runs import Entry, TrainingRun, compare_settings, setting_text
 from sihg.report.tables.table import Cell, Column, Table, count, radius_text
 from sihg.report.tables.training_tables import TEST, find_results, training_table
+from sihg.store.statistics import describe_spreads
 
 FACTS = {"data": "data {}", "model": "model {}", "eps": "ε = {}", "norm": "{} ball", "seed": "seed {}"}
 LEARNING = ("training_accuracy", "held_out_natural", "held_out_robust", "best_natural", "best_robust", "best_epoch")
@@ -164,7 +165,8 @@ def _result_notes(entries: Sequence[Entry]) -> list[str]:
     """Say what is averaged, over which samples, and which numbers are bounds."""
     notes = []
     if any(len(entry.trials) > 1 for entry in entries):
-        notes.append("Mean ± sample standard deviation over the trials: runs that differ only in their seed.")
+        averaged = describe_spreads(len(entry.counted) for entry in entries)
+        notes.append(f"{averaged.capitalize()} over the trials: runs that differ only in their seed.")
     if unfinished := sum(len(entry.trials) - len(entry.counted) for entry in entries):
         notes.append(f"{count(unfinished, 'unfinished trial is', 'unfinished trials are')} left out.")
     runs = {run.name: run for entry in entries for run in entry.counted}

@@ -10,6 +10,7 @@ from sihg.report.read.runs import TrainingRun, compare_settings, group_trials
 from sihg.report.tables.table import Cell, Column, Table, as_markdown, for_reading, split_spreads
 from sihg.report.tables.training_tables import TEST, difference_table, entry_table, find_results
 from sihg.store.schema import MetricsRow
+from sihg.store.statistics import describe_spreads
 
 ABSENT = "-"
 
@@ -75,10 +76,15 @@ class Comparison:
             means = for_reading(self.means.part("entry", "trials", *keys, "passes", "seconds"))
             headings = {"trials": "n", "passes": "passes", "seconds": "seconds"}
             columns = [column._replace(heading=headings.get(column.key, column.heading)) for column in means.columns]
-            tables["mean ± deviation over the seeds"] = Table(columns, means.rows)
+            tables[f"{self._shown()} over the seeds"] = Table(columns, means.rows)
         if self.differences.rows:
             tables["differences of the means, with 95 % intervals (Welch)"] = for_reading(self.differences)
         return tables
+
+    def _shown(self) -> str:
+        """Say what the table of means shows."""
+        place = [column.key for column in self.means.columns].index("trials")
+        return describe_spreads(n for row in self.means.rows if isinstance(n := row[place], int))
 
     def as_dict(self) -> dict[str, list[object]]:
         """Return all numbers as plain values, for JSON."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from html import escape
 from typing import NamedTuple
 
-from sihg.store.statistics import Spread
+from sihg.store.statistics import Spread, spread_text
 
 PERCENT = "\N{NO-BREAK SPACE}%"  # the end of a heading above shares
-PLUS_MINUS = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"
+SPREAD_PARTS = ("deviation", "low", "high")  # that follow a mean in a CSV
 FORMULA_STARTS = ("=", "+", "-", "@")  # a spreadsheet runs text that begins with one of these
 LATEX = {  # characters that LaTeX reads as commands, or does not know
     **{special: f"\\{special}" for special in "&%$#_{}"},
@@ -57,16 +57,16 @@ class Table:
 
 
 def split_spreads(table: Table) -> Table:
-    """Split each mean into three columns: mean, deviation and number of trials."""
+    """Split each mean into columns: mean, and the deviation, range and number of trials where they are known."""
     columns: list[Column] = []
     rows: list[list[Cell]] = [[] for _ in table.rows]
     for i, column in enumerate(table.columns):
-        cells = [row[i] for row in table.rows]
-        is_spread = any(isinstance(cell, Spread) and cell.deviation is not None for cell in cells)
-        columns += [column, *(Column(f"{column.key}_{part}", part) for part in ("deviation", "n") if is_spread)]
-        for row, cell in zip(rows, cells, strict=True):
-            parts: tuple[Cell, ...] = cell[:3] if isinstance(cell, Spread) else (cell, None, None)
-            row += parts if is_spread else parts[:1]
+        spreads = [cell if isinstance(cell := row[i], Spread) else None for row in table.rows]
+        parts = [part for part in SPREAD_PARTS if any(getattr(found, part, None) is not None for found in spreads)]
+        parts += ["n"] if parts else []
+        columns += [column, *(Column(f"{column.key}_{part}", part) for part in parts)]
+        for row, cells, found in zip(rows, table.rows, spreads, strict=True):
+            row += [cells[i] if found is None else found.mean, *(getattr(found, part, None) for part in parts)]
     return Table(columns, rows)
 
 
@@ -108,7 +108,7 @@ def cell_text(cell: Cell) -> str:
     if isinstance(cell, str):
         return cell
     if isinstance(cell, Spread):
-        return _spread_text(cell, f"{cell.mean:.3g}", "" if cell.deviation is None else f"{cell.deviation:.2g}")
+        return spread_text(cell, lambda value: f"{value:.3g}")
     return f"{cell:,}" if isinstance(cell, int) else f"{cell:.3g}"
 
 
@@ -134,13 +134,10 @@ def radius_text(eps: float) -> str:
 def _reading(cell: Cell, column: Column) -> str:
     if not isinstance(cell, Spread):
         return _number(cell, column) if isinstance(cell, float) else cell_text(cell)
-    is_share = column.heading.endswith("%")
-    if cell.deviation is None or (cell.deviation == 0 and not is_share):  # the same cost in all trials
-        return _spread_text(cell._replace(deviation=None), _number(cell.mean, column), "")
-    if is_share:
-        return _spread_text(cell, _number(cell.mean, column), _number(cell.deviation, column))
-    places = 0 if cell.mean >= 100 else 1 if cell.mean >= 10 else 2  # the same for both
-    return _spread_text(cell, f"{cell.mean:,.{places}f}", f"{cell.deviation:,.{places}f}")
+    if column.heading.endswith("%") or (cell.deviation is None and cell.low == cell.high):
+        return spread_text(cell, lambda value: _number(value, column))
+    places = 0 if cell.mean >= 100 else 1 if cell.mean >= 10 else 2  # the same for all
+    return spread_text(cell, lambda value: f"{value:,.{places}f}")
 
 
 def _number(value: float, column: Column) -> str:
@@ -149,12 +146,6 @@ def _number(value: float, column: Column) -> str:
     if column.key == "eps":
         return radius_text(value)
     return f"{value:,.0f}" if value >= 100 else cell_text(value)
-
-
-def _spread_text(spread: Spread, mean: str, deviation: str) -> str:
-    """Join a mean and its deviation; say how many trials have a value if some have not."""
-    text = mean if spread.deviation is None else f"{mean}{PLUS_MINUS}{deviation}"
-    return text if spread.of is None else f"{text} ({spread.n} of {spread.of})"
 
 
 def _no_formula(cell: Cell) -> Cell:

@@ -1,7 +1,6 @@
 """What an evaluation found: accuracies, outcomes per sample and checks, to print, draw or save."""
 
 import io
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,11 +29,11 @@ from sihg.store.schema import (
     count_results,
     write_record,
 )
+from sihg.store.statistics import wilson
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Z95 = 1.959963984540054  # the 97.5 % point of the normal distribution
 PER_SAMPLE = ("attacked", "broken", "prediction", "margin")
 
 
@@ -255,14 +254,6 @@ def describe_ball(ball: Ball) -> str:
     unit = ball.norm == "linf" and bool((torch.as_tensor(high) - torch.as_tensor(low) == 1).all())
     pixels = f" = {255 * ball.eps:.3g}/255" if unit else ""
     return f"{ball.norm}, eps {ball.eps:.4g}{pixels}"
-
-
-def wilson(hits: int, n: int) -> tuple[float, float]:
-    """Return the 95 % Wilson interval of the share hits / n."""
-    share, z2 = hits / n, Z95**2
-    centre = (share + z2 / (2 * n)) / (1 + z2 / n)
-    half = Z95 / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
-    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def _attack_row(outcome: Outcome) -> AttackRow:
