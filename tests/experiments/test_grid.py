@@ -20,7 +20,7 @@ from sihg.robust.training.fit import new_folder
 from sihg.store.files import write_bytes
 from sihg.store.manifest import manifest_bytes
 from sihg.store.run_folder import GRID, RunFolder, locked
-from sihg.store.schema import write_json
+from sihg.store.schema import read_json, write_json
 from sihg.store.tables import Table
 from tests.refused import refused
 from tests.robust.small import settings
@@ -203,6 +203,18 @@ def test_similar_warnings_are_one(tmp_path: Path) -> None:
         GridWarning("warning", ("msi-hg-s0",), "msi-hg breaks 1.5 % more"),
     ]
     assert str(collect_warnings(made)[1]) == "warning (pgd-s0 and 1 more): pgd breaks 0.5 % more"
+
+
+def test_a_later_evaluation_answers_a_warning(tmp_path: Path) -> None:
+    made = grid(tmp_path, "pgd", trials=2)
+    for cell in made.cells():
+        finish(cell, 0.5, checks=[{"name": "other attacks", "result": "warning", "message": "add standard"}])
+    first, second = made.cells()
+    record = read_json(first.folder / "evaluation" / "some.json", "")
+    fine = {"name": "other attacks", "result": "fine", "message": ""}
+    later = record | {"attacks": [record["attacks"][0] | {"attack": "standard"}], "checks": [fine]}
+    write_json(first.folder / "evaluation" / "standard.json", later)
+    assert collect_warnings(made) == [GridWarning("warning", (second.name,), "add standard")]
 
 
 def opened(made: Grid) -> None:

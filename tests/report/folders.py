@@ -101,7 +101,7 @@ def write_evaluation(path: Path, name: str = "last_test", **changes: Any) -> Pat
         attack_row("natural", 0.96875, samples, low=0.9, high=0.99, passes_per_sample=0.0),
         attack_row("pgd-20", 0.4375, samples, low=0.4, high=0.5, passes_per_sample=12.5),
     ]
-    return _write_record(path, name, {**HEADER, "eps": 0.25, "attacks": attacks} | changes)
+    return _write_record(path, name, {**HEADER, "samples": samples, "eps": 0.25, "attacks": attacks} | changes)
 
 
 def write_curve(

@@ -14,6 +14,7 @@ from sihg.experiments.launcher import Progress
 from sihg.parse import MAX_NAME_BYTES, file_name
 from sihg.robust.training.config import Settings
 from sihg.store import schema
+from sihg.store.answers import AnyRecord
 from sihg.store.files import list_names, make_parents, status, temporary_of, write_bytes
 from sihg.store.manifest import newest_manifest
 from sihg.store.run_folder import GRID, LOCK_NAME, OUTPUT, RunFolder, locked
@@ -93,22 +94,26 @@ class Cell:
 
         A record that is damaged is made again, with a warning.
         """
-        last, folder = self.last_row(), RunFolder(self.folder)
+        last = self.last_row()
         if last is None or last.epoch < self.settings.epochs:
             return None
-        newest = newest_manifest(folder.checkpoints, "last")
-        for name in list_names(folder.evaluation):
-            if not name.endswith(".json") or name.startswith("."):
-                continue
-            try:
-                found = schema.read_evaluation(folder.evaluation / name)
-            except InputError as error:
-                warnings.warn(f"{error}; it is made again", RecordWarning, stacklevel=2)
-                continue
+        newest = newest_manifest(RunFolder(self.folder).checkpoints, "last")
+        for found in self.records():
             is_newest = newest is not None and found.sha256 == newest.state.get("weights")
             if isinstance(found, EvaluationRecord) and is_newest and self._is_asked(found):
                 return found
         return None
+
+    def records(self) -> Iterator[AnyRecord]:
+        """Read every evaluation of the run, also those that were made later; warn of damaged ones."""
+        folder = RunFolder(self.folder).evaluation
+        for name in list_names(folder):
+            if not name.endswith(".json") or name.startswith("."):
+                continue
+            try:
+                yield schema.read_evaluation(folder / name)
+            except InputError as error:
+                warnings.warn(f"{error}; it is made again", RecordWarning, stacklevel=2)
 
     def _is_asked(self, record: EvaluationRecord) -> bool:
         """Whether a record answers the question of this cell."""

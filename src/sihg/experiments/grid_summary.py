@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sihg.experiments.grid import Cell, Grid
+from sihg.store.answers import open_checks
 from sihg.store.statistics import Spread, group_similar, spread
 
 
@@ -67,16 +68,13 @@ def _summary(method: str, cells: Sequence[Cell], attacks: Sequence[str]) -> Meth
 
 
 def collect_warnings(grid: Grid) -> list[GridWarning]:
-    """Return the failed checks of all cells; those that differ only in numbers are one warning."""
-    records = {cell.name: record for cell in grid.cells() if (record := cell.record()) is not None}
-    found: list[GridWarning] = []
+    """Return the failed checks of all cells that no later evaluation answers; similar ones are one warning."""
+    checks = {
+        cell.name: open_checks(record, cell.records()) for cell in grid.cells() if (record := cell.record()) is not None
+    }
+    warnings: list[GridWarning] = []
     for level in ("error", "warning"):
-        messages = [
-            (name, check.message)
-            for name, record in records.items()
-            for check in record.checks
-            if check.result == level
-        ]
+        messages = [(name, check.message) for name, found in checks.items() for check in found if check.result == level]
         groups = group_similar(messages)
-        found += [GridWarning(level, tuple(group), next(iter(group.values()))) for group in groups]
-    return found
+        warnings += [GridWarning(level, tuple(group), next(iter(group.values()))) for group in groups]
+    return warnings

@@ -14,12 +14,13 @@ from sihg.report.page.html import (
     page_warnings,
     render,
 )
-from sihg.report.read.evaluations import AnyRecord, Evaluation, collect_evaluations, read_gallery, read_records
+from sihg.report.read.evaluations import Evaluation, collect_evaluations, read_gallery, read_records
 from sihg.report.read.palette import looks
 from sihg.report.read.runs import folder_name
 from sihg.report.tables.table import count
 from sihg.report.tables.training_tables import evaluation_table
 from sihg.report.training_report import Drawing, write_figures, write_tables
+from sihg.store.answers import AnyRecord
 from sihg.store.files import refuse_link, write_text
 from sihg.store.schema import CurveRecord
 

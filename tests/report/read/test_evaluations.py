@@ -229,3 +229,24 @@ def test_of_two_evaluations_on_as_many_samples_the_one_that_broke_more_counts(tm
         write_evaluation(run, name, attacks=[attack_row("pgd-20", accuracy)])
     report_training(run)
     assert read_csv(run)[0]["test pgd-20"] == "0.25"
+
+
+def test_a_warning_that_a_later_evaluation_answers_disappears(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a")
+    weak = {"name": "other attacks", "result": "warning", "message": "add standard"}
+    part = {"name": "all samples", "result": "warning", "message": "100 of 397"}
+    first = write_evaluation(run, "1", checks=[weak])
+    before = first.read_bytes()
+    strong = [attack_row("standard", 0.25)]
+    write_evaluation(run, "2", attacks=strong, samples=100, checks=[part, {"name": "other attacks", "result": "fine"}])
+    report_training(run)
+    assert [remark.text for remark in read_run(run).remarks] == ["add standard", "100 of 397"]
+    for text in ("add standard", "100 of 397"):
+        assert text in read_page(run)
+    fine = [{"name": name, "result": "fine"} for name in ("other attacks", "all samples")]
+    write_evaluation(run, "3", attacks=strong, checks=fine)
+    report_training(run)
+    assert read_run(run).remarks == ()
+    for text in ("add standard", "100 of 397", "Warnings"):
+        assert text not in read_page(run)
+    assert first.read_bytes() == before

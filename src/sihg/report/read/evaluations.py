@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from sihg.errors import InputError
 from sihg.parse import Value
+from sihg.store.answers import AnyRecord, open_checks
 from sihg.store.arrays import read_arrays
 from sihg.store.files import list_names, sha256_of_file
 from sihg.store.schema import (
@@ -30,7 +31,6 @@ from sihg.store.schema import (
 PROVEN = "proven"  # the rule of a row that is a proof: its accuracy is a lower bound
 ALL = "all"  # the row of samples that no attack of a record breaks
 GALLERY_ARRAYS = ("label", "before", "after", "clean", "adversarial")
-AnyRecord = EvaluationRecord | CurveRecord
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
@@ -110,7 +110,7 @@ def collect_evaluations(
     settings: Mapping[str, Value],
     checkpoints: Mapping[str, str | None] = MappingProxyType({}),
 ) -> Evaluations:
-    """Collect what records say, each thing once.
+    """Collect what records say, each thing once, without warnings that another record answers.
 
     Args:
         records: The records by file.
@@ -138,10 +138,9 @@ def collect_evaluations(
         else:
             rows = record.curves
             curves |= dict.fromkeys(_curves(record, settings, older))
-        for check in record.checks:
-            if check.result in ("error", "warning"):
-                kind = "" if check.result == "warning" else "error: "
-                remarks[Remark(f"{kind}{check.message}", check.name, source.stem)] = None
+        for check in open_checks(record, records.values()):
+            kind = "" if check.result == "warning" else "error: "
+            remarks[Remark(f"{kind}{check.message}", check.name, source.stem)] = None
         remarks |= {
             Remark(f"{row.attack}: {row.remark}", record=source.stem): None
             for row in rows
