@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sihg.robust.data.batches import Batch as Batch
     from sihg.robust.data.batches import batches as batches
     from sihg.robust.data.sharded_sampler import ShardedBatchSampler as ShardedBatchSampler
+    from sihg.robust.evaluation.autoattack import AutoAttack as AutoAttack
     from sihg.robust.evaluation.evaluate import evaluate as evaluate
     from sihg.robust.evaluation.evaluate import robust_curve as robust_curve
     from sihg.robust.evaluation.evaluate_run import EvaluationRequest as EvaluationRequest
@@ -53,6 +54,7 @@ _ATTACKS = ("APGD", "CW", "FAB", "FGSM", "MIFGSM", "PGD", "Certified", "DeepFool
 _EVALUATION = ("Evaluation", "EvaluationRequest", "RadiusCurve", "evaluate", "evaluate_run", "robust_curve")
 _METHODS = ("DAT", "FGSMAT", "IBP", "MSIHG", "PGDAT", "TRADES", "YOPO", "FastAT", "FreeAT", "Natural")
 _HOMES = {
+    "AutoAttack": "sihg.robust.evaluation",
     "HybridGradient": "sihg.core.hybrid",
     "Problem": "sihg.minimax",
     "solve": "sihg.minimax",

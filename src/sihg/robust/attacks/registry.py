@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from sihg.robust.threat import Ball
 
 AttackFunction: TypeAlias = "Callable[[Tensor, Tensor], Tensor]"  # (x, y) -> x_adv
-Attacks: TypeAlias = Union[str, Sequence[str], "Mapping[str, str | Attack | AttackFunction]"]
+Cascade: TypeAlias = "Mapping[str, str | Attack | AttackFunction]"  # each on the samples that those before left
+Attacks: TypeAlias = Union[str, Sequence[str], "Mapping[str, str | Attack | AttackFunction | Cascade]"]
 LoadSource: TypeAlias = "Callable[[str], nn.Module]"  # loads the model that transfer:RUN names
 Plan: TypeAlias = "Mapping[str, Attack]"  # attacks by name; each sees the samples that those before did not break
 STANDARD = ("apgd-ce", "apgd-t", "fab-t", "square")  # the attacks of AutoAttack
@@ -74,7 +75,8 @@ def plan_attacks(
     """Return for each name the attacks to run, each on the samples that those before did not break.
 
     Args:
-        attacks: Names, or a dict of names, attacks and functions (x, y) -> x_adv.
+        attacks: Names, or a dict of names, attacks and functions (x, y) -> x_adv. A dict in the dict is a cascade of
+            attacks by their own names.
         ball: Where the attacks may search.
         radii: Of a curve: the attacks, by name alone, are run at these growing radii.
         last_iterate: For PGD, FGSM and MI-FGSM: count the end of a run only.
@@ -84,7 +86,10 @@ def plan_attacks(
         attacks = {name: name for name in attack_names(attacks or "")}
     plans: dict[str, Plan] = {}
     for name, attack in attacks.items():
-        if not isinstance(attack, str):
+        if isinstance(attack, Mapping):
+            parts = plan_attacks(attack, ball, last_iterate=last_iterate, source=source)
+            plans[name] = {stage: found for part in parts.values() for stage, found in part.items()}
+        elif not isinstance(attack, str):
             plans[name] = {name: _check_users_attack(name, attack, ball)}
         elif not radii:
             stages = build_plan(attack, ball, last_iterate=last_iterate, source=source)

@@ -6,6 +6,8 @@ In a cascade, each attack sees the samples that those before did not break.
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,6 +32,7 @@ MAX_VALUES, MAX_ROWS = 1024 * 784, 1024  # values of x, and rows, in a chunk: me
 FAST_REMARK = "searched in bfloat16, which can miss breaks that float32 finds: report float32"
 SHARE_SEARCHED_AGAIN = 0.1  # of a chunk's rows, in float32, after a search in bfloat16
 ROWS_PER_LOOK = 4096  # samples converted to floats at once
+_row_limit: ContextVar[int | None] = ContextVar("row_limit", default=None)
 
 
 @dataclass(eq=False)
@@ -270,8 +273,21 @@ def _search_closest_again(attack: "Attack", search: Search, seed: int) -> None:
 
 
 def rows_per_chunk(shape: Sequence[int]) -> int:
-    """Return how many samples of this shape to attack at once, a multiple of ROWS_PER_DRAW."""
-    return max(ROWS_PER_DRAW, min(MAX_ROWS, MAX_VALUES // max(1, math.prod(shape)) // ROWS_PER_DRAW * ROWS_PER_DRAW))
+    """Return how many samples of this shape to attack at once: a multiple of ROWS_PER_DRAW, or the limit set."""
+    fitting = MAX_VALUES // max(1, math.prod(shape)) // ROWS_PER_DRAW * ROWS_PER_DRAW
+    return min(max(ROWS_PER_DRAW, min(MAX_ROWS, fitting)), _row_limit.get() or MAX_ROWS)
+
+
+@contextmanager
+def limit_rows(most: int | None) -> Iterator[None]:
+    """Attack at most so many rows at once within the block; None sets no limit. Draws do not depend on it."""
+    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+        raise InputError("count-range", setting="batch_size", value=most)
+    token = _row_limit.set(most)
+    try:
+        yield
+    finally:
+        _row_limit.reset(token)
 
 
 def check_module(model: object) -> None:

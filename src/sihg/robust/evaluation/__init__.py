@@ -3,12 +3,14 @@
 `evaluate` and `robust_curve` take a model of yours, `evaluate_run` a run; both can be saved, resumed and reported.
 """
 
+from sihg.robust.evaluation.autoattack import AutoAttack
 from sihg.robust.evaluation.evaluate import evaluate, robust_curve
 from sihg.robust.evaluation.evaluate_run import EvaluationRequest, evaluate_run
 from sihg.robust.evaluation.findings import Evaluation, RadiusCurve
 from sihg.robust.evaluation.partial import EvaluationWarning
 
 __all__ = [
+    "AutoAttack",
     "Evaluation",
     "EvaluationRequest",
     "EvaluationWarning",

@@ -145,7 +145,8 @@ def evaluate(
         eps: The radius of the ball, such as 0.1 or "8/255".
         norm: The norm of the ball, "linf" or "l2".
         bounds: The range of x + delta, two numbers or tensors; None for no bounds.
-        attacks: Names (see `sihg evaluate --help`), or a dict of names, of attacks and of functions (x, y) -> x_adv.
+        attacks: Names (see `sihg evaluate --help`), or a dict of names, of attacks and of functions (x, y) -> x_adv. A
+            dict in the dict is a cascade: each of its attacks sees the samples that those before did not break.
         samples: Evaluate so many samples, each class in proportion (default: all).
         seed: The seed of the subset and of the attacks.
         last_iterate: Whether fgsm, mi-fgsm and pgd count only the end of each restart, not any iterate.
