@@ -1,6 +1,7 @@
 """Every check is tripped by a planted failure, with a remedy in its message, and silent on a healthy model."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -217,7 +218,7 @@ def test_a_few_samples_more_prove_nothing() -> None:
         first.broken[:50] = True
         second = Outcome.begin("square-2", first.broken)
         second.broken[50 : 50 + more] = True
-        joined = Outcome("both", first.attacked, second.broken, first.prediction, first.margin, stages=(first, second))
+        joined = replace(first, attack="both", broken=second.broken, stages=(first, second))
         found = {one.name: one for one in inspect_outcomes(samples, 397, plans, [joined], None)}
         assert found["black box"].result == expected
     assert "another 3 samples, 0.76%, that" in found["black box"].message

@@ -39,6 +39,7 @@ class Attack(ABC):
     norm: str = "linf"
     bounds: Bounds = (0.0, 1.0)
     ball: Ball = field(init=False, repr=False)
+    search_type: ClassVar[type[Search]] = Search  # what keeps the points found
     proves: ClassVar[bool] = False  # True: rows that it does not break are proven to hold
     searches_fast: ClassVar[bool] = False  # True: its gradients may be computed in bfloat16
     input_gradients_only: ClassVar[bool] = True  # False: the model is left as it is, weights keep their gradients

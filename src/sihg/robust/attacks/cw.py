@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -43,6 +44,8 @@ class CW(Attack):
         torch.Size([1, 2])
     """
 
+    uses_gradients: ClassVar[bool | None] = True
+
     norm: str = "l2"
     steps: int = 200
     searches: int = 9
@@ -61,6 +64,11 @@ class CW(Attack):
             raise InputError("confidence-range", confidence=self.confidence)
         if any(bool(torch.as_tensor(bound).isinf().any()) for bound in self.bounds or ()):
             raise InputError("cw-bounds")
+
+    @property
+    def uses_margin(self) -> bool:
+        """Whether it compares logits: those of the label and of other classes."""
+        return True
 
     def search(self, search: Search, seed: int) -> None:  # noqa: ARG002
         """Minimise for one c after the other, on the rows that are not broken yet."""

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -41,6 +42,8 @@ class DeepFool(Attack):
         tensor([[0.0980, 0.1020]])
     """
 
+    uses_gradients: ClassVar[bool | None] = True
+
     steps: int = 50
     candidates: int = 10
     overshoot: float = 0.02
@@ -54,6 +57,11 @@ class DeepFool(Attack):
             raise InputError("overshoot-range", overshoot=self.overshoot)
         if self.norm not in NORMS:
             raise InputError("attack-norm", attack="deepfool", norm=self.norm, norms=", ".join(NORMS))
+
+    @property
+    def uses_margin(self) -> bool:
+        """Whether it compares logits: those of the label and of other classes."""
+        return True
 
     def search(self, search: Search, seed: int) -> None:  # noqa: ARG002
         """Step until a point is misclassified; points within the ball count."""

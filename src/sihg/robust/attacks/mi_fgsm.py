@@ -38,6 +38,7 @@ class MIFGSM(Attack):
         torch.Size([1, 2])
     """
 
+    uses_gradients: ClassVar[bool | None] = True
     searches_fast: ClassVar[bool] = True
 
     steps: int = 10

@@ -57,16 +57,17 @@ class PGD(Attack):
             rows = search.unbroken()
             if not len(rows):
                 return
-            self._ascend(search, rows, self._start(rows, seed, run))
+            self.ascend(search, rows, self._start(rows, seed, run), self.step_size or 2.5 * self.eps / self.steps)
 
-    def _ascend(self, search: Search, rows: Rows, delta: Tensor) -> None:
-        eta = self.step_size or 2.5 * self.eps / self.steps
+    def ascend(self, search: Search, rows: Rows, delta: Tensor, eta: float | Tensor) -> None:
+        """Run once from `delta` with steps of length `eta`, a number or one per row."""
         for step in range(self.steps):
             point, exact = rows.x + delta, step >= self.steps - EXACT_STEPS
             logits, _, g = search.compute_gradient(rows, point, cross_entropy_per_row, exact=exact)
             held = None if self.last_iterate else search.record_broken(rows, point, logits)
             if held is not None:
                 rows, delta, g = rows.take(held), delta.index_select(0, held), g.index_select(0, held)
+                eta = eta.index_select(0, held) if isinstance(eta, Tensor) else eta
                 if not len(rows):
                     return
             rows.feasible.climb_(delta, g, eta)

@@ -44,6 +44,7 @@ class Outcome:
     broken: Tensor  # which samples do not hold
     prediction: Tensor  # at the point found, -1 where not attacked
     margin: Tensor  # at the point found, nan where not attacked
+    distance: Tensor  # of the point found from x; inf where it is not broken, nan where not attacked
     passes: int = 0  # forward and backward
     forwards: int = 0  # forward alone
     seconds: float = 0.0
@@ -56,7 +57,7 @@ class Outcome:
     def begin(cls, attack: str, broken: Tensor) -> "Outcome":
         """Return the outcome before an attack on the samples that are not broken yet."""
         unknown = torch.full(broken.shape, math.nan)
-        return cls(attack, ~broken, broken.clone(), torch.full(broken.shape, -1), unknown)
+        return cls(attack, ~broken, broken.clone(), torch.full(broken.shape, -1), unknown, unknown.clone())
 
     def __repr__(self) -> str:
         return f"Outcome({self.attack!r}, accuracy {self.accuracy:.4f} on {len(self.broken)} samples)"
@@ -71,6 +72,7 @@ class Outcome:
         self.broken[numbers] = verdict.broken.cpu()
         self.prediction[numbers] = verdict.prediction.cpu()
         self.margin[numbers] = verdict.margin.float().cpu()
+        self.distance[numbers] = verdict.distance.where(verdict.broken, math.inf).float().cpu()
         self.passes += verdict.passes
         self.forwards += verdict.forwards
         self.seconds += seconds
@@ -195,16 +197,18 @@ def join_outcomes(plans: Mapping[str, Plan], outcomes: Mapping[str, Outcome]) ->
 
 def _join_stages(name: str, stages: list[Outcome]) -> Outcome:
     """Return a cascade as one attack: each sample at the point that broke it, or at that of smallest margin."""
-    prediction, margin = stages[0].prediction.clone(), stages[0].margin.clone()
+    prediction, margin, distance = (t.clone() for t in (stages[0].prediction, stages[0].margin, stages[0].distance))
     for stage in stages[1:]:
         better = stage.attacked & (stage.broken | ~(stage.margin >= margin))
         prediction[better], margin[better] = stage.prediction[better], stage.margin[better]
+        distance[better] = stage.distance[better]
     return Outcome(
         name,
         stages[0].attacked,
         stages[-1].broken,
         prediction,
         margin,
+        distance,
         sum(stage.passes for stage in stages),
         sum(stage.forwards for stage in stages),
         sum(stage.seconds for stage in stages),
@@ -242,18 +246,20 @@ def attack_batch(
             part = slice(done, done + size)
             place = torch.arange(len(x[part]), device=x.device)
             rows = Rows(x[part], y[part], attack.ball.around(x[part]), numbers[part], place)
-            found.append(Search(model, rows, attack.ball, fast=fast))
+            found.append(attack.search_type(model, rows, attack.ball, fast=fast))
             if len(rows):
                 with reading_once():
                     attack.search(found[-1], seed)
                     if fast:
                         found[-1].judge()
                         _search_closest_again(attack, found[-1], seed)
+    x_adv = attack.ball.clip(torch.cat([search.x_adv for search in found]))
     return Verdict(
-        attack.ball.clip(torch.cat([search.x_adv for search in found])),
+        x_adv,
         torch.cat([search.broken for search in found]),
         torch.cat([search.prediction for search in found]),
         torch.cat([search.margin for search in found]),
+        attack.ball.lengths(x_adv - x),
         sum(search.passes for search in found),
         sum(search.forwards for search in found),
         max(search.classes for search in found),

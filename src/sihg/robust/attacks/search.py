@@ -33,6 +33,7 @@ class Verdict:
         broken: Whether x_adv is misclassified.
         prediction: The class of x_adv.
         margin: At x_adv, the logit of the label minus the largest other one.
+        distance: The norm of x_adv - x.
         passes: Forward-backward passes, summed over rows.
         forwards: Forward passes without a backward pass, summed over rows.
         classes: Outputs of the model.
@@ -46,6 +47,7 @@ class Verdict:
     broken: Tensor
     prediction: Tensor
     margin: Tensor
+    distance: Tensor
     passes: int
     forwards: int
     classes: int
@@ -56,7 +58,8 @@ def share_verdicts(own: Verdict | None, processes: Processes) -> list[Verdict | 
     data = b""
     if own is not None:
         counts = torch.tensor([own.passes, own.forwards, own.classes])
-        tensors = {"x_adv": own.x_adv, "broken": own.broken, "prediction": own.prediction, "margin": own.margin}
+        names = ("x_adv", "broken", "prediction", "margin", "distance")
+        tensors = {name: getattr(own, name) for name in names}
         data = save({name: t.detach().cpu().contiguous() for name, t in {**tensors, "counts": counts}.items()})
     shared: list[Verdict | None] = []
     for part in processes.gather_bytes(data):

@@ -34,7 +34,7 @@ from sihg.store.statistics import wilson
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PER_SAMPLE = ("attacked", "broken", "prediction", "margin")
+PER_SAMPLE = ("attacked", "broken", "prediction", "margin", "distance")
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -26,7 +26,7 @@ from sihg.store.schema import Json
 from sihg.store.trust import user_key
 
 SECONDS_BETWEEN_WRITES = 5.0
-ARRAYS = ("attacked", "broken", "prediction", "margin")
+ARRAYS = ("attacked", "broken", "prediction", "margin", "distance")
 SCALARS = ("attack", "passes", "forwards", "seconds", "done", "remark", "proof")
 
 
