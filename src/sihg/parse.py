@@ -1,6 +1,7 @@
 """Read numbers, names and paths as people write them: 8/255, 1e5, true, a,b,c, ~/runs; make names of files."""
 
 import hashlib
+import math
 import tomllib
 from collections.abc import Iterable
 from contextlib import suppress
@@ -10,11 +11,12 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
-from sihg.errors import InputError
+from sihg.errors import InputError, UnknownNameError
 
 Value = bool | int | float | str | list[Any]  # what a setting in a TOML file or on the command line can be
 Number = float | str  # a number, or text such as "8/255"
 MAX_NAME_BYTES = 150  # of a name that `file_name` makes; with endings, it stays below the 255 of a file system
+ORDERS = {"linf": math.inf, "l2": 2.0, "l1": 1.0}  # of each norm
 TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
 
 
@@ -45,6 +47,18 @@ def parse_int(value: object, name: str = "the value") -> int:
     if not number.is_integer():
         raise InputError("not-an-integer", value=value, name=name)
     return int(number)
+
+
+def parse_norm(norm: object) -> str:
+    """Return the name of a norm, which may be spelled as other libraries do: "Linf", "inf", 2 or math.inf.
+
+    >>> parse_norm("Linf"), parse_norm("L2"), parse_norm(1)
+    ('linf', 'l2', 'l1')
+    """
+    name = f"l{str(norm).lower().removeprefix('l')}"
+    if name not in ORDERS:
+        raise UnknownNameError("norm", norm, list(ORDERS))
+    return name
 
 
 def parse_bool(value: object, name: str = "the value") -> bool:

@@ -105,6 +105,8 @@ CASES: dict[str, dict[str, Any]] = {
     "free": {"method": "free", "replays": 3},
     "ibp": {"method": "ibp", "model": "small-cnn"},
     "msi-hg l2": {"norm": "l2", "eps": 0.5, "memory": "fp16"},
+    "msi-hg l1": {"norm": "l1", "eps": 2.0, "memory": "fp16"},
+    "dat l1": {"method": "dat", "norm": "l1", "eps": 2.0},
     "msi-hg augmented": {"flip": True, "crop": 1, "memory": "fp32"},
     "msi-hg averaged": {"ema": 0.9, "clip": 1.0, "fresh": 0.5, "optimizer": "adam"},
     "msi-hg other bounds": {"bounds": (-0.1, 1.3)},

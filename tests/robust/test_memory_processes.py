@@ -231,7 +231,7 @@ def test_files_are_checked_by_lane_on_any_number_of_processes(tmp_path: Path) ->
         shared(4, tmp_path, existing=True)[2].check_files(saved[2], EPOCHS, 2, 4)
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 def test_histograms_of_lanes_add_up_exactly(norm: str) -> None:
     one = PerturbationMemory(N, SHAPE, EPS, dtype="fp16")
     fill([one])

@@ -22,7 +22,7 @@ def seeded(seed: int) -> torch.Generator:
 
 
 def lengths(delta: Tensor, norm: str) -> Tensor:
-    order = math.inf if norm == "linf" else 2
+    order = {"linf": math.inf, "l2": 2, "l1": 1}[norm]
     return torch.stack([torch.linalg.vector_norm(row, ord=order) for row in delta.flatten(1)])
 
 
@@ -30,7 +30,7 @@ def lengths(delta: Tensor, norm: str) -> Tensor:
 def cases(draw: st.DrawFn) -> dict[str, Any]:
     """A ball, a batch within its bounds, and a seed for whatever else is random."""
     shape, seed = draw(SHAPES), draw(st.integers(0, 10**6))
-    eps, norm = draw(st.floats(0, 0.9)), draw(st.sampled_from(["linf", "l2"]))
+    eps, norm = draw(st.floats(0, 0.9)), draw(st.sampled_from(["linf", "l2", "l1"]))
     x = torch.rand(draw(st.integers(1, 5)), *shape, generator=seeded(seed), dtype=torch.float64)
     x = torch.where(torch.rand(x.shape, generator=seeded(seed + 1)) < 0.3, x.round(), x)  # some on the bounds
     kind = draw(st.sampled_from(["none", "scalars", "features"]))
@@ -121,7 +121,7 @@ def test_an_l2_step_has_its_length(dtype: torch.dtype, scale: float) -> None:
     torch.testing.assert_close(delta, 0.7 * directions, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 def test_a_zero_gradient_stays(norm: str) -> None:
     x = torch.full((3, 4), 0.5)
     delta = Ball(0.3, norm).around(x).noisy(None, 0.1, seeded(0))
@@ -153,7 +153,7 @@ def test_linf_noise_is_uniform_in_every_entry() -> None:
 
 
 def test_noise_is_the_generators() -> None:
-    for norm in ("linf", "l2"):
+    for norm in ("linf", "l2", "l1"):
         feasible = Ball(0.3, norm).around(torch.full((6, 4), 0.5))
         first, again, other = (feasible.noisy(None, 0.3, seeded(seed)) for seed in (1, 1, 2))
         assert torch.equal(first, again)
@@ -161,7 +161,7 @@ def test_noise_is_the_generators() -> None:
 
 
 def test_noise_for_no_rows() -> None:
-    for norm in ("linf", "l2"):
+    for norm in ("linf", "l2", "l1"):
         assert Ball(0.3, norm).around(torch.zeros(0, 4)).noisy(None, 0.3, seeded(0)).shape == (0, 4)
 
 
@@ -183,7 +183,7 @@ def test_bounds_for_each_channel() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        ((0.1, "l1"), "unknown-norm"),
+        ((0.1, "l0"), "unknown-norm"),
         ((-0.1,), "eps-range"),
         ((math.nan,), "eps-range"),
         ((math.inf,), "eps-range"),
@@ -209,7 +209,16 @@ def test_eps_may_be_text() -> None:
     assert Ball("8/255").eps == 8 / 255  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [("Linf", "linf"), ("LINF", "linf"), ("inf", "linf"), (math.inf, "linf"), ("L2", "l2"), (2, "l2"), ("L1", "l1")],
+)
+def test_norms_as_others_spell_them(given: Any, name: str) -> None:
+    assert Ball(0.1, given).norm == name
+    assert Ball(0.1, given).same_as(Ball(0.1, name))
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 def test_a_fixed_feature_stays(norm: str) -> None:
     low, high = torch.tensor([0.0, 0.1, -1.0]), torch.tensor([1.0, 0.1, 2.0])
     x = torch.tensor([[0.5, 0.1, 0.0], [1.0, 0.1, 2.0]])
@@ -232,6 +241,8 @@ FLOATS = torch.tensor([-1.0, 9.0]).repeat(2, 1, 4, 2)
         (Ball(1.1, "linf", (-1.0, 2.0)), PIXELS, 1.0),
         (Ball(8.0, "l2", None), PIXELS, 4.0),
         (Ball(8.0, "l2"), FLOATS, 4.0),
+        (Ball(17.0, "l1"), FLOATS, 16.0),
+        (Ball(33.0, "l1", (-1.0, 1.0)), FLOATS, 32.0),
         (Ball(8.5, "l2", (-1.0, 1.0)), FLOATS, 8.0),
         (Ball(8.5, "l2", (torch.zeros(4), torch.tensor([0.0, 1, 2, 1]))), FLOATS, 8.0),
     ],
@@ -248,6 +259,7 @@ def test_a_radius_in_another_unit_than_the_data(ball: Ball, x: Tensor, most: flo
         (Ball(8.0, "l2", None), FLOATS),
         (Ball(1.0, "linf", None), PIXELS),
         (Ball(4.0, "l2"), PIXELS),
+        (Ball(16.0, "l1"), PIXELS),
         (Ball(2.0, "linf", (-1.0, 1.0)), FLOATS),
         (Ball(80.0, "linf", None), FLOATS),  # of some samples, which may not tell
     ],
@@ -269,6 +281,8 @@ def test_saturation_counts_the_limits_of_every_entry() -> None:
     assert Ball(0.0).around(x).saturated(still) == 0.0  # at the start of a ramp nothing can move
     sphere = Ball(0.3, "l2", None).around(torch.zeros(2, 4))
     assert sphere.saturated(torch.tensor([[0.3, 0, 0, 0], [0.2, 0, 0, 0]])) == 0.5
+    diamond = Ball(0.3, "l1", None).around(torch.zeros(2, 4))
+    assert diamond.saturated(torch.tensor([[0.1, 0, -0.2, 0], [0.2, 0, 0, 0]])) == 0.5
 
 
 def test_data_outside_the_bounds() -> None:
@@ -284,7 +298,7 @@ def test_bounds_that_do_not_fit(shape: tuple[int, ...]) -> None:
         Ball(0.1, bounds=(torch.zeros(5), torch.ones(5))).around(torch.full(shape, 0.5))
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 @pytest.mark.parametrize(("least", "most"), [(0.1, 0.9), (-2.1, 2.64), (0.0, 1.0), (-1e-3, 3e5), (-math.inf, 0.3)])
 def test_the_ends_of_the_set_are_within_the_bounds_to_the_bit(norm: str, least: float, most: float) -> None:
     x = torch.rand(1000, 8, generator=seeded(0)) * min(most - least, most + 5) + max(least, -5)

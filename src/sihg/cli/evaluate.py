@@ -85,7 +85,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
     parser.add_argument("--out", type=Path, metavar="DIR", help="the folder of the records (default: RUN/evaluation)")
     threat = parser.add_argument_group("the attacker (default: as the run was trained)")
     threat.add_argument("--eps", metavar="E", help="radius of the ball, such as 8/255")
-    threat.add_argument("--norm", metavar="N", help="linf or l2")
+    threat.add_argument("--norm", metavar="N", help="linf, l2 or l1; also as AutoAttack writes it, Linf")
     threat.add_argument("--bounds", metavar="LOW,HIGH", help="the range of x + delta; none for no bounds")
     what = parser.add_argument_group("the model (a file needs --model, --data and --eps; default: the run's)")
     what.add_argument("--data", metavar="D", help="the data set, see `sihg data list`")

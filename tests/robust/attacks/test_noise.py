@@ -47,11 +47,11 @@ def test_draws_fill_the_ball_and_its_sphere() -> None:
     assert abs(float(((inside / 0.2) ** 3).mean()) - 0.5) < 4 * 0.3 / math.sqrt(len(inside))
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 def test_draws_depend_on_a_rows_number_alone(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = samples(200)
     model = trained("smooth")
-    attack = Noise(eps={"linf": 0.3, "l2": 1.5}[norm], norm=norm)
+    attack = Noise(eps={"linf": 0.3, "l2": 1.5, "l1": 6.0}[norm], norm=norm)
     whole, other = attack.run(model, x, y, seed=3), attack.run(model, x, y, seed=4)
     some = torch.tensor([3, 60, 64, 150, 199])
     part = attack.run(model, x[some], y[some], seed=3, numbers=some)
@@ -63,11 +63,11 @@ def test_draws_depend_on_a_rows_number_alone(norm: str, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("bounds", ["none", "scalars", "features"])
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 def test_points_stay_inside_and_are_what_is_told(norm: str, bounds: str) -> None:
     x, y = samples(150)
     model = trained("smooth").eval()
-    attack = Noise(eps={"linf": 0.3, "l2": 1.5}[norm], norm=norm, bounds=bounds_of(bounds, "smooth"))
+    attack = Noise(eps={"linf": 0.3, "l2": 1.5, "l1": 6.0}[norm], norm=norm, bounds=bounds_of(bounds, "smooth"))
     found = attack.run(model, x, y)
     assert_inside(attack, x, found.x_adv)
     assert torch.equal(model(found.x_adv).argmax(1) != y, found.broken)

@@ -9,15 +9,17 @@ from tests.robust.attacks.trained_models import SHAPES, assert_inside, bounds_of
 from tests.robust.attacks.twins import plain_pgd
 from tests.robust.methods.nets import net, samples, watched
 
+EPS = {"smoothlinf": 0.1, "smoothl2": 0.5, "smoothl1": 1.5, "tablelinf": 0.15, "tablel2": 0.25, "tablel1": 0.35}
+
 
 @pytest.mark.parametrize("last_iterate", [False, True])
 @pytest.mark.parametrize("kind", ["smooth", "table"])
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 @pytest.mark.parametrize("bounds", ["none", "scalars", "features"])
 def test_verdicts_are_those_of_the_plain_twin(bounds: str, norm: str, kind: str, last_iterate: bool) -> None:
     x, y = samples(100, SHAPES[kind])
     model = trained(kind).eval()
-    eps = {"smoothlinf": 0.1, "smoothl2": 0.5, "tablelinf": 0.15, "tablel2": 0.25}[kind + norm]
+    eps = EPS[kind + norm]
     attack = PGD(
         eps=eps,
         steps=2,

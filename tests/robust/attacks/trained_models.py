@@ -6,6 +6,7 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
+from sihg.parse import ORDERS
 from sihg.robust.attacks import Attack
 from sihg.robust.data.batches import batches
 from sihg.robust.methods import FastAT
@@ -42,7 +43,7 @@ def bounds_of(name: str, kind: str) -> Bounds:
 
 
 def assert_inside(attack: Attack, x: Tensor, x_adv: Tensor) -> None:
-    order = float("inf") if attack.norm == "linf" else 2
+    order = ORDERS[attack.norm]
     assert float(torch.linalg.vector_norm((x_adv - x).flatten(1), ord=order, dim=1).max()) <= attack.eps + 1e-6
     if attack.bounds is not None:
         low, high = (torch.as_tensor(b, dtype=x.dtype) for b in attack.bounds)

@@ -8,6 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from sihg.core.draw import generator
 from sihg.robust.attacks import PGD
+from tests.robust.l1_twins import plain_projection, plain_step
 
 
 @dataclass
@@ -29,7 +30,17 @@ def _limits(attack: PGD, x: Tensor) -> tuple[Tensor, Tensor]:
 def _inside(attack: PGD, delta: Tensor, low: Tensor, high: Tensor) -> Tensor:
     if attack.norm == "linf":
         return delta.clamp(-attack.eps, attack.eps).clamp(low, high)
+    if attack.norm == "l1":
+        near = plain_projection(*(part.flatten().numpy() for part in (delta, low, high)), attack.eps)
+        return torch.from_numpy(near).view(delta.shape)
     return (delta * min(1.0, attack.eps / max(float(delta.norm()), 1e-300))).clamp(low, high)
+
+
+def _ahead(attack: PGD, delta: Tensor, g: Tensor, low: Tensor, high: Tensor, eta: float) -> Tensor:
+    if attack.norm == "l1":
+        new = plain_step(*(part.flatten().numpy() for part in (delta, g, low, high)), eta)
+        return torch.from_numpy(new).view(delta.shape)
+    return delta + eta * (g.sign() if attack.norm == "linf" else g / g.norm())
 
 
 def starts(attack: PGD, x: Tensor, seed: int, run: int) -> Tensor:
@@ -39,6 +50,12 @@ def starts(attack: PGD, x: Tensor, seed: int, run: int) -> Tensor:
         rows, draw = x.new_empty(64, *x.shape[1:]), generator(seed, "attack start", run, block)
         if attack.norm == "linf":
             parts.append((torch.rand(rows.shape, generator=draw, dtype=x.dtype) * 2 - 1) * attack.eps)
+        elif attack.norm == "l1":
+            v = torch.rand(rows.shape, generator=draw, dtype=x.dtype).flatten(1) * 2 - 1
+            u = torch.rand((len(rows), *[1] * (x.dim() - 1)), generator=draw, dtype=x.dtype).flatten(1)
+            sizes = -(1 - v.abs()).log()
+            share = sizes / (sizes.sum(1, keepdim=True) - (1 - u).log())
+            parts.append((v.sign() * share * attack.eps).view(rows.shape))
         else:
             direction = torch.randn(rows.shape, generator=draw, dtype=x.dtype).flatten(1)
             u = torch.rand((len(rows), *[1] * (x.dim() - 1)), generator=draw, dtype=x.dtype).flatten(1)
@@ -67,8 +84,7 @@ def plain_pgd(attack: PGD, model: nn.Module, x: Tensor, y: Tensor, seed: int = 0
                 logits = model(point)
                 iterate_wrong |= int(logits.argmax()) != int(label)
                 (g,) = torch.autograd.grad(cross_entropy(logits, label), point)
-                direction = g.sign() if attack.norm == "linf" else g / g.norm()
-                delta = _inside(attack, delta + eta * direction, low, high)
+                delta = _inside(attack, _ahead(attack, delta, g, low, high, eta), low, high)
             wrong = int(model(image + delta).argmax()) != int(label)
             iterate_wrong |= wrong
             end_wrong |= wrong

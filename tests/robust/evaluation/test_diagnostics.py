@@ -333,6 +333,8 @@ def test_half_precision_within_the_forward() -> None:
         (8.0, "linf", (0.0, 255.0), 255, "fine"),
         (0.01, "l2", (0.0, 1.0), 1, "warning"),
         (0.3, "l2", (0.0, 1.0), 1, "fine"),
+        (8 / 255, "l1", (0.0, 1.0), 1, "warning"),
+        (1.0, "l1", (0.0, 1.0), 1, "fine"),
         (2.0, "linf", None, 1, "warning"),
         (0.5, "linf", (0.0, torch.cat([torch.ones(33), torch.full((31,), 1e5)]).view(1, 8, 8)), 1, "fine"),
     ],

@@ -35,7 +35,7 @@ def on_a_line() -> Samples:
     return as_samples((x, torch.tensor([0, 0, 0, 0, 0, 1, 1])))
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1", "Linf", "L2", "L1"])
 def test_accuracies_by_hand(norm: str) -> None:
     names = ["natural", "fgsm", "pgd-10", "pgd-3-2"]
     outcomes = run_attacks(Threshold(), on_a_line(), plan_attacks(names, Ball(0.25, norm)))

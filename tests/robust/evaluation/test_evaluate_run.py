@@ -128,7 +128,7 @@ def test_requests_that_are_refused(run: Path, tmp_path: Path) -> None:
     with refused("curve-and-eps", curve="0:0.1:2", eps="0.1"):
         sihg.evaluate_run(run, sihg.EvaluationRequest(curve="0:0.1:2", changes={"eps": "0.1"}))
     with refused("norm-without-eps", norm="l2", trained="linf"):
-        sihg.evaluate_run(run, sihg.EvaluationRequest(changes={"norm": "l2"}))
+        sihg.evaluate_run(run, sihg.EvaluationRequest(changes={"norm": "L2"}))
     weights = tmp_path / "w.pt"
     weights.write_bytes(b"")
     with refused("weights-without-settings", missing="--model, --data"):

@@ -41,8 +41,9 @@ def test_a_healthy_model_passes_all_checks() -> None:
 
 
 @pytest.mark.parametrize("bounds", [None, (torch.zeros(1, 8, 8), torch.ones(1, 8, 8))])
-def test_a_healthy_model_in_the_other_norm_and_bounds(bounds: Any) -> None:
-    found = attacked_again(healthy(), ball=Ball(0.3, "l2", bounds))
+@pytest.mark.parametrize(("norm", "eps"), [("l2", 0.3), ("l1", 1.0)])
+def test_a_healthy_model_in_another_norm_and_bounds(norm: str, eps: float, bounds: Any) -> None:
+    found = attacked_again(healthy(), ball=Ball(eps, norm, bounds))
     assert [(one.name, one.result) for one in found.values()] == [
         (name, "fine") for name in ("one step", "radius", "steps", "runs")
     ]

@@ -71,6 +71,12 @@ def start_noise(batch: Batch, eps: float, norm: str = "linf") -> Tensor:
     """Uniform noise from the ball of radius eps, without bounds: each sample's own numbers, scaled by hand."""
     if norm == "linf":
         return (2 * batch.uniform("start") - 1) * eps
+    if norm == "l1":  # exponential sizes, divided by their sum and one more
+        rows = []
+        for u, v in zip(batch.uniform("length", (1,)), 2 * batch.uniform("start") - 1, strict=True):
+            sizes = -(1 - v.abs()).log()
+            rows.append(eps * v.sign() * sizes / (sizes.sum() - (1 - u).log()))
+        return torch.stack(rows)
     rows = [
         eps * float(u) ** (1 / normal.numel()) * normal / normal.norm()
         for u, normal in zip(batch.uniform("length", (1,)), batch.normal("start"), strict=True)

@@ -1,5 +1,6 @@
 """Dynamic adversarial training: its condition, its threshold, and the samples that stop."""
 
+import math
 from typing import Any
 
 import pytest
@@ -48,8 +49,8 @@ def test_the_bounded_condition_is_the_best_linear_gain(seed: int, boxed: bool) -
     assert DAT(eps=EPS).gap(g, vertex, feasible, EPS).tolist() == [0.0] * 5
 
 
-@pytest.mark.parametrize(("norm", "order"), [("linf", 1), ("l2", 2)])
-def test_the_published_condition_by_hand(norm: str, order: int) -> None:
+@pytest.mark.parametrize(("norm", "order"), [("linf", 1), ("l2", 2), ("l1", math.inf)])
+def test_the_published_condition_by_hand(norm: str, order: float) -> None:
     batch = one_batch(5)
     feasible = Ball(EPS, norm).around(batch.x)
     delta = feasible.project_(start_noise(batch, EPS, norm))

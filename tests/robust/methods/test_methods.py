@@ -17,7 +17,7 @@ from tests.robust.methods.nets import net, one_batch, sgd, weights
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "ibp"])  # which is for linf, without such layers
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_every_method_trains_any_norm_without_bounds_and_repeats(name: str, norm: str, dtype: torch.dtype) -> None:
     settings: dict[str, Any] = {} if name == "natural" else {"eps": 0.1, "norm": norm, "bounds": None}

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from sihg.core.hybrid import HybridGradient
+from sihg.parse import ORDERS
 from sihg.robust.data.augment import Augment
 from sihg.robust.data.batches import Batch, batches
 from sihg.robust.gradients import input_gradient
@@ -113,7 +114,7 @@ def test_two_epochs_are_algorithm_4(kind: str) -> None:
     torch.testing.assert_close(memory.read(torch.arange(34), 2), torch.stack(expected), rtol=0, atol=1e-7)
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 def test_the_search_stays_near_the_stored_perturbation(norm: str) -> None:
     """On the grid of the memory, one made in another epoch, with a smaller tau."""
     dtype = "int8" if norm == "linf" else "fp16"
@@ -124,7 +125,7 @@ def test_the_search_stays_near_the_stored_perturbation(norm: str) -> None:
         with watched(model) as points:
             log = MSIHG(eps=EPS, norm=norm, tau=0.05, memory=memory).step(model, batch, optimizer)
         old = Ball(EPS, norm).around(batch.x).project_(stored.clone())
-        order = float("inf") if norm == "linf" else 2
+        order = ORDERS[norm]
         for point in points.inputs:
             moved, whole = ((point - batch.x - some).flatten(1) for some in (old, torch.zeros_like(old)))
             assert float(torch.linalg.vector_norm(moved, ord=order, dim=1).max()) <= 0.05 + 1e-12
@@ -135,15 +136,15 @@ def test_the_search_stays_near_the_stored_perturbation(norm: str) -> None:
             low, high = (-batch.x).clamp(min=-EPS), (1 - batch.x).clamp(max=EPS)
             full = (delta <= low + 1e-12) | (delta >= high - 1e-12)
         else:
-            full = delta.flatten(1).norm(dim=1) >= 0.99 * EPS
+            full = delta.flatten(1).norm(p=order, dim=1) >= 0.99 * EPS
         assert log.saturated == pytest.approx(float(full.double().mean()), abs=1e-12)
         kept = memory.read(batch.index, batch.epoch + 1).double()
         torch.testing.assert_close(kept, delta, rtol=0, atol=EPS / 254 + 1e-7)
 
 
-@pytest.mark.parametrize(("norm", "step_size"), [("linf", None), ("linf", 0.2), ("l2", None)])
+@pytest.mark.parametrize(("norm", "step_size"), [("linf", None), ("linf", 0.2), ("l2", None), ("l1", None)])
 def test_the_proximal_form_solves_the_implicit_step(norm: str, step_size: float | None) -> None:
-    memory, most = fp32(12), EPS if norm == "linf" else EPS / 8
+    memory, most = fp32(12), {"linf": EPS, "l2": EPS / 8, "l1": EPS / 64}[norm]
     stored = (2 * torch.rand(12, *IMAGE, generator=torch.Generator().manual_seed(1)) - 1) * most
     memory.write(torch.arange(12), 0, stored)
     batch = list(batches(samples(12), size=12, epochs=2))[1]
@@ -230,7 +231,7 @@ def test_corners_count_as_saturated_with_a_pixel_box_too(bounds: tuple[float, fl
 
 def test_an_int8_memory_is_too_coarse_for_l2() -> None:
     memory = PerturbationMemory(3, IMAGE, EPS)
-    with refused("memory-dtype-l2", dtype="int8") as caught:
+    with refused("memory-dtype-norm", dtype="int8", norm="l2") as caught:
         MSIHG(eps=EPS, norm="l2", memory=memory)
     assert "\n" not in str(caught.value)
     assert MSIHG(eps=EPS, memory=memory).memory is memory

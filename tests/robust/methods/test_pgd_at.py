@@ -24,7 +24,7 @@ def test_natural_training_is_the_mean_loss() -> None:
     assert log.passes == log.samples == int(log.predicted.sum()) == 12
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 @pytest.mark.parametrize("kind", ["plain", "bn"])
 def test_pgd_at_is_noise_ascent_and_training_there(kind: str, norm: str) -> None:
     batch, model = one_batch(), net(kind)

@@ -304,7 +304,8 @@ def test_the_usual_theta_belongs_to_its_method() -> None:
 
 
 def test_the_memory_suits_the_norm() -> None:
-    assert [changed(norm=norm).complete().memory for norm in ("linf", "l2")] == ["int8", "fp16"]
+    assert [changed(norm=norm).complete().memory for norm in ("Linf", "l2", "L1")] == ["int8", "fp16", "fp16"]
+    assert changed(norm="L2").norm == "l2"
     assert changed(norm="l2", memory="fp32").complete().memory == "fp32"
 
 

@@ -20,7 +20,7 @@ class Attack(ABC):
 
     Args:
         eps: The radius of the ball, a number or text such as "8/255".
-        norm: linf or l2.
+        norm: linf, l2 or l1; also as AutoAttack writes it, "Linf".
         bounds: The lowest and the highest value of x + delta, numbers or tensors, or None for no bounds.
     Raises:
         InputError: If there is no such ball.
@@ -49,6 +49,7 @@ class Attack(ABC):
     def __post_init__(self) -> None:
         object.__setattr__(self, "ball", Ball(self.eps, self.norm, self.bounds))
         object.__setattr__(self, "eps", self.ball.eps)
+        object.__setattr__(self, "norm", self.ball.norm)
 
     @property
     def uses_margin(self) -> bool:

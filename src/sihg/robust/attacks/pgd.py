@@ -88,7 +88,7 @@ def FGSM(  # noqa: N802
 
     Args:
         eps: The radius of the ball, a number or text such as "8/255".
-        norm: linf or l2.
+        norm: linf, l2 or l1.
         bounds: The lowest and the highest value of x + delta, or None.
         last_iterate: Count the end of the step only.
     Returns:

@@ -1,7 +1,6 @@
 """Check whether an evaluation can be trusted: the model before the attacks, then their outcomes (docs/checks.md)."""
 
 import copy
-import math
 from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Literal
@@ -40,8 +39,12 @@ MAX_VANISHED = 0.05  # share of samples whose gradient may be missing
 MAX_BLACK_BOX_GAIN = 0.002  # of accuracy: what attacks without gradients may find in addition
 CHANCE = 4  # samples: so few prove nothing, even in a small set
 NO_GRADIENT = "the model gives no gradient"
-SMALLEST_RADIUS = {"linf": 0.1 / 255, "l2": 0.05}  # of a feature's range, for images: a smaller one has another unit
-IMAGE_NORM = {"linf": 1.0, "l2": 28.0}  # of 784 ones: with fewer features, lengths are shorter
+SMALLEST_RADIUS = {
+    "linf": 0.1 / 255,
+    "l2": 0.05,
+    "l1": 0.5,
+}  # of a feature's range, for images: a smaller one has another unit
+IMAGE_FEATURES = 784  # with fewer features, lengths are shorter
 
 
 class ModelState:
@@ -125,9 +128,9 @@ def _check_unit(samples: Samples, ball: Ball) -> Check:
     if ball.eps == 0 or len(samples) < MIN_SAMPLES or not len(moving):
         return Check("unit", "not run", "needs a radius, and more than a few samples that differ")
     features, width = moving.numel(), float(moving.median())  # the median, since one feature may be of another kind
-    longest = 1.0 if ball.norm == "linf" else math.sqrt(features)
+    longest = ball.longest(features)
     large = ball.eps > float(moving.max()) * longest
-    small = ball.eps < SMALLEST_RADIUS[ball.norm] * width * min(1.0, longest / IMAGE_NORM[ball.norm])
+    small = ball.eps < SMALLEST_RADIUS[ball.norm] * width * min(1.0, longest / ball.longest(IMAGE_FEATURES))
     about = f"an {ball.norm} ball in {features} features with a range of {width:g}"
     message = f"eps {ball.eps:g} is {'large' if large else 'small'} for {about}: give it in the data's unit and norm"
     return warn_if(large or small, "unit", message)

@@ -143,7 +143,7 @@ def evaluate(
         model: A module that maps (n, ...) to logits (n, classes). It stays on its device and keeps its modes.
         data: A pair (x, y), a torch Dataset or Samples; uint8 values stand for value / 255.
         eps: The radius of the ball, such as 0.1 or "8/255".
-        norm: The norm of the ball, "linf" or "l2".
+        norm: The norm of the ball, "linf", "l2" or "l1"; also as AutoAttack writes it, "Linf".
         bounds: The range of x + delta, two numbers or tensors; None for no bounds.
         attacks: Names (see `sihg evaluate --help`), or a dict of names, of attacks and of functions (x, y) -> x_adv. A
             dict in the dict is a cascade: each of its attacks sees the samples that those before did not break.

@@ -10,6 +10,7 @@ from torch import nn
 
 from sihg.core.processes import ALONE, Processes
 from sihg.errors import InputError, UnknownNameError
+from sihg.parse import parse_norm
 from sihg.robust.attacks.registry import attack_names, parse_curve, plan_attacks
 from sihg.robust.attacks.runner import check_device, check_model
 from sihg.robust.data.samples import Samples
@@ -18,7 +19,7 @@ from sihg.robust.evaluation.evaluate import PRECISIONS, Progress, Task, make_tas
 from sihg.robust.evaluation.findings import Evaluation, RadiusCurve
 from sihg.robust.evaluation.gallery import save_gallery
 from sihg.robust.evaluation.partial import PartialResults
-from sihg.robust.threat import NORMS, Ball
+from sihg.robust.threat import Ball
 from sihg.robust.training.config import Settings
 from sihg.robust.training.weights import SUFFIXES, Weights, load, load_weights, read_run_weights, read_weights_file
 from sihg.store.files import make_folder, status
@@ -285,6 +286,6 @@ def _read_run(path: Path, request: EvaluationRequest, changes: Mapping[str, str]
         raise InputError("curve-and-eps", curve=curve, eps=eps)
     weights = read_run_weights(path, request.checkpoint or "last", trust=request.trust, given=changes.keys())
     norm, trained = changes.get("norm"), weights.settings.norm
-    if norm in NORMS and norm != trained and eps is None and curve is None:
-        raise InputError("norm-without-eps", norm=norm, path=path, trained=trained)
+    if norm is not None and parse_norm(norm) != trained and eps is None and curve is None:
+        raise InputError("norm-without-eps", norm=parse_norm(norm), path=path, trained=trained)
     return replace(weights, settings=weights.settings.with_values(changes))

@@ -188,7 +188,7 @@ def _check_one_step(probe: Probe) -> Check | None:
 
 def _check_radius(probe: Probe) -> Check | None:
     ball, widths = probe.ball, probe.ball.widths(probe.samples.probe())
-    half = float(widths.max() if ball.norm == "linf" else torch.linalg.vector_norm(widths)) / 2  # where all balls meet
+    half = float(ball.lengths(widths[None])) / 2  # where all balls meet
     radii = sorted({ball.eps, min(2 * ball.eps, max(half, ball.eps)), max(half, ball.eps)})
     steps = probe.known(lambda steps, restarts: 10 <= steps <= 20 and restarts == 1, probe.pgd(10)).steps
     attacks = [probe.pgd(steps, eps=eps) for eps in radii]

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from sihg.errors import InputError
-from sihg.parse import Number, parse_number
+from sihg.parse import ORDERS, Number, parse_number
 from sihg.robust.memory._behind import Behind
 from sihg.robust.memory._device_rows import DeviceRows
 from sihg.robust.memory._index_checks import check_delta, check_epoch, check_index
@@ -228,7 +228,7 @@ class PerturbationMemory:
                     refuse_late(int(where[last > epoch][0]), int(last[last > epoch][0]), epoch)
 
     def histogram(self, epoch: int, norm: str, bins: int) -> list[float]:
-        """Return the shares of owned entries (l2: of perturbations) by size / eps, in bins from 0 to 1."""
+        """Return the shares of owned entries (l2, l1: of perturbations) by size / eps, in bins from 0 to 1."""
         counts = self.histogram_counts(epoch, norm, bins, self.rank, self.world_size)
         shares: list[float] = (counts / counts.sum().clamp(min=1)).tolist()
         return shares
@@ -236,11 +236,11 @@ class PerturbationMemory:
     def histogram_counts(
         self, epoch: int, norm: str, bins: int, lane: int | None = None, lanes: int | None = None
     ) -> Tensor:
-        """Return the numbers of entries (l2: of perturbations) of a lane by size / eps, in float64, exactly.
+        """Return the numbers of entries (l2, l1: of perturbations) of a lane by size / eps, in float64, exactly.
 
         Args:
             epoch: Of the epoch before this one, as `read` returns them.
-            norm: "linf" or "l2".
+            norm: "linf", "l2" or "l1".
             bins: The number of bins from 0 to 1.
             lane, lanes: The samples i = lane mod lanes (default: all that this process owns); counts of lanes add up.
         """
@@ -248,7 +248,8 @@ class PerturbationMemory:
         counts = torch.zeros(bins, dtype=torch.float64)
         for _, where in self._blocks(self._lane_rows(lane, lanes), MAX_BLOCK_BYTES // 4):
             delta = self._read(where, epoch).cpu()
-            sizes = delta.abs() if norm == "linf" else torch.linalg.vector_norm(delta.flatten(1), dim=1)
+            whole = delta.flatten(1)
+            sizes = whole.abs() if norm == "linf" else torch.linalg.vector_norm(whole, ord=ORDERS[norm], dim=1)
             counts += torch.histc(sizes.div_(self.eps).clamp_(max=1), bins, 0, 1)
         return counts
 

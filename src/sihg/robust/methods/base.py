@@ -13,7 +13,7 @@ from sihg.robust.data.batches import Batch
 from sihg.robust.data.samples import Samples
 from sihg.robust.gradients import averaging_processes, backward, cross_entropy_sum, evaluation_mode, unwrap
 from sihg.robust.methods.settings import AdversarialSettings
-from sihg.robust.threat import Ball, Feasible, scale_to_ball
+from sihg.robust.threat import Ball, Feasible, scale_to_ball, scale_to_l1_ball
 from sihg.robust.waits import Late, LateField, late
 
 INTERVAL_PASSES = 3  # of the training pass with interval bounds: centres and radii, each with its weights
@@ -50,7 +50,7 @@ class Log:
         passes: Forward-backward passes, times samples; a forward pass alone counts one half.
         predicted: How often each class was predicted.
         moved: The mean |new - old delta| / eps of the memory.
-        saturated: The share of entries of delta (l2: of deltas) on the boundary of the searched set.
+        saturated: The share of entries of delta (l2, l1: of deltas) on the boundary of the searched set.
         extra: One value for each of the method's `columns`.
     Example:
         >>> log(torch.tensor(1.5), torch.eye(2), torch.tensor([0, 1]), passes=2).accuracy
@@ -212,7 +212,7 @@ class AdversarialMethod(AdversarialSettings, Method):
 
     Args:
         eps: The radius of the ball, such as "8/255".
-        norm: "linf" or "l2".
+        norm: "linf", "l2" or "l1".
         bounds: x + delta stays within them; None for no bounds.
         ramp: The epochs in which the radius grows linearly from 0 to eps.
     Example:
@@ -246,7 +246,8 @@ class AdversarialMethod(AdversarialSettings, Method):
         if self.norm == "linf":
             delta = batch.uniform("start").mul_(2).sub_(1).mul_(radius)
         else:
-            delta = scale_to_ball(batch.normal("start"), batch.uniform("length", (1,)), radius)
+            draw, scale = (batch.normal, scale_to_ball) if self.norm == "l2" else (batch.uniform, scale_to_l1_ball)
+            delta = scale(draw("start"), batch.uniform("length", (1,)), radius)
         return feasible.project_(delta if centre is None else delta.add_(centre))
 
 

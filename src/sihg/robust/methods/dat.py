@@ -1,5 +1,6 @@
 """Dynamic adversarial training (Wang et al., 2019)."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +10,7 @@ from sihg.robust.data.batches import Batch
 from sihg.robust.gradients import backward, cross_entropy_sum, inner_mode, input_gradient
 from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, log, loss_divisor
 from sihg.robust.methods.settings import DATSettings
-from sihg.robust.threat import Feasible, L2Set, LinfSet
+from sihg.robust.threat import Feasible, LinfSet
 
 
 @dataclass(kw_only=True)
@@ -90,6 +91,6 @@ class DAT(AdversarialMethod, DATSettings):
         if self.fosc == "bounded" and isinstance(feasible, LinfSet):
             best = torch.maximum(g * (feasible.high - delta), g * (feasible.low - delta))
             return best.flatten(1).sum(1)
-        order = 2 if isinstance(feasible, L2Set) else 1
+        order = {"linf": 1, "l2": 2, "l1": math.inf}[self.norm]  # of the dual norm
         size: Tensor = torch.linalg.vector_norm(g.flatten(1), ord=order, dim=1)
         return eps * size - (g * delta).flatten(1).sum(1)

@@ -145,14 +145,14 @@ class MSIHG(AdversarialMethod, MSIHGSettings):
             self.memory.flush()
 
     def memory_row(self, epoch: int) -> dict[str, float]:
-        """Return the histogram of |delta| / eps after an epoch: of all entries or, for l2, of the norms."""
+        """Return the histogram of |delta| / eps after an epoch: of all entries or, for l2 and l1, of the norms."""
         assert self.memory is not None
         shares = self.memory.histogram(epoch + 1, self.norm, len(self.memory_columns))
         return dict(zip(self.memory_columns, shares, strict=True))
 
     def _check_precision(self, dtype: str) -> None:
-        if self.norm == "l2" and dtype == "int8":
-            raise InputError("memory-dtype-l2", dtype=dtype)
+        if self.norm != "linf" and dtype == "int8":
+            raise InputError("memory-dtype-norm", dtype=dtype, norm=self.norm)
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
         """Train on one batch."""

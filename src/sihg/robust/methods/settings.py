@@ -6,7 +6,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sihg.errors import InputError
-from sihg.parse import parse_number
+from sihg.parse import parse_norm, parse_number
 
 if TYPE_CHECKING:
     from sihg.robust.threat import Bounds
@@ -96,7 +96,7 @@ class AdversarialSettings(MethodSettings):
     """The ball that a method trains against, and how it grows."""
 
     eps: float = field(metadata={"help": "radius of the ball, such as 8/255"})
-    norm: str = setting("linf", "norm of the ball: linf or l2")
+    norm: str = setting("linf", "norm of the ball: linf, l2 or l1")
     bounds: Bounds = setting((0.0, 1.0), "range of x + delta; none for no limits, as in the paper")  # noqa: RUF009
     ramp: float = setting(0.0, "epochs over which the radius grows linearly from 0 to eps", least=0)
 
@@ -104,6 +104,7 @@ class AdversarialSettings(MethodSettings):
         given: object = self.eps
         if isinstance(given, str):
             self.eps = parse_number(given, "eps")
+        self.norm = parse_norm(self.norm)
         super().__post_init__()
 
 

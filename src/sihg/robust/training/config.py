@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from sihg.errors import InputError, UnknownNameError
-from sihg.parse import Value, coerce, expand_home, parse_literal
+from sihg.parse import Value, coerce, expand_home, parse_literal, parse_norm
 from sihg.robust.data import OWN_DATA
 from sihg.robust.methods.registry import METHODS, method_fields, settings_class
 from sihg.robust.methods.settings import MethodSettings, check_fields, match_fields, setting, unknown_option
@@ -77,7 +77,7 @@ class Settings:
     )
     width: float = setting(1.0, "factor on the number of channels")
     eps: float = setting(0.25, "radius of the ball, such as 8/255; for your own data there is no default")
-    norm: str = setting("linf", "norm of the ball: linf or l2")
+    norm: str = setting("linf", "norm of the ball: linf, l2 or l1")
     bounds: tuple[float, float] | None = setting((0.0, 1.0), "range of x + delta; none for no limits")
     epochs: int = setting(20, "how often every sample is visited", least=1)
     batch_size: int = setting(50, "samples per step", least=1)
@@ -101,7 +101,7 @@ class Settings:
     evaluate_every: int = setting(1, "epochs between evaluations on the held-out samples", least=1)
     evaluate_with: str = setting("pgd-10", "the attack of these evaluations")
     memory: str | None = setting(
-        None, "how the perturbation memory is kept: int8, fp16 or fp32 (default: int8 for linf, fp16 for l2)"
+        None, "how the perturbation memory is kept: int8, fp16 or fp32 (default: int8 for linf, else fp16)"
     )
     memory_files: bool = setting(False, "keep the perturbation memory in files of the run instead of in RAM")
     checkpoint_minutes: float = setting(
@@ -131,6 +131,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        object.__setattr__(self, "norm", parse_norm(self.norm))
         if self.bounds is not None and not all(map(math.isfinite, self.bounds)):
             raise InputError("bounds-not-finite", bounds=self.bounds)
         if self.validate_on == "test" and not self.validation:

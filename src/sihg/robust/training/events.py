@@ -77,7 +77,7 @@ def check_epoch(state: MonitorState, row: MetricsRow, most_predicted: float, nor
         state: What the warnings depend on; changed in place.
         row: The metrics of the epoch.
         most_predicted: The share of samples that were predicted as the most frequent class of their batch.
-        norm: The norm of the ball. Perturbations belong on the sphere of an l2 ball, not on the faces of a box.
+        norm: The norm of the ball. Perturbations belong on the sphere of an l2 or l1 ball, not on the faces of a box.
     """
     found = _signs(state, row, most_predicted)
     if norm != "linf":

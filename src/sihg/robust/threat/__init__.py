@@ -1,0 +1,24 @@
+"""The threat model: the ball around a sample, cut by the bounds of the data, and sets of perturbations in it.
+
+There is a set for each norm. All of them project, step along a gradient, draw noise, and shrink to a neighbourhood.
+"""
+
+from sihg.robust.threat._l1 import L1Set, scale_to_l1_ball, spend_in_order
+from sihg.robust.threat.ball import Ball, Bounds, Feasible
+from sihg.robust.threat.ball_noise import extreme_noise, surface_noise, uniform_noise
+from sihg.robust.threat.sets import L2Set, LinfSet, scale_to_ball
+
+__all__ = [
+    "Ball",
+    "Bounds",
+    "Feasible",
+    "L1Set",
+    "L2Set",
+    "LinfSet",
+    "extreme_noise",
+    "scale_to_ball",
+    "scale_to_l1_ball",
+    "spend_in_order",
+    "surface_noise",
+    "uniform_noise",
+]

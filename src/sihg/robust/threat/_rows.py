@@ -1,0 +1,22 @@
+"""Arithmetic by row of a batch, which the sets of perturbations share."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def take_rows(value: Any, index: Tensor) -> Any:
+    """Index tensors by row; return scalars unchanged."""
+    return value.index_select(0, index) if isinstance(value, Tensor) and value.dim() else value
+
+
+def add_step(delta: Tensor, direction: Tensor, step: float | Tensor) -> Tensor:
+    """Add step * direction to `delta`, in place."""
+    return delta.addcmul_(direction, step) if isinstance(step, Tensor) else delta.add_(direction, alpha=step)
+
+
+def row_norms(rows: Tensor, order: float = 2) -> Tensor:
+    """Return the norm of each row, in a shape that broadcasts with the rows."""
+    norms: Tensor = torch.linalg.vector_norm(rows.flatten(1), ord=order, dim=1)
+    return norms.view(-1, *(1,) * (rows.dim() - 1))
