@@ -12,6 +12,7 @@ from scipy.optimize import linprog, minimize
 from torch import Tensor, nn
 
 from sihg.core.draw import generator
+from sihg.parse import ORDERS
 from sihg.robust.attacks import runner
 from sihg.robust.attacks._hyperplane import shortest_steps
 from sihg.robust.attacks.fab import FAB
@@ -21,11 +22,18 @@ from tests.robust.attacks.trained_models import SHAPES, assert_inside, bounds_of
 from tests.robust.methods.nets import samples, watched
 
 Array = NDArray[np.float64]
-EPS = {"smoothlinf": 0.05, "smoothl2": 0.25, "tablelinf": 0.15, "tablel2": 0.25}
+EPS = {"smoothlinf": 0.05, "smoothl2": 0.25, "smoothl1": 0.7, "tablelinf": 0.15, "tablel2": 0.25, "tablel1": 0.3}
 
 
 def plain_shortest(w: Array, c: float, low: Array, high: Array, norm: str) -> Array:
-    """By bisection on the radius (linf) or the multiplier (l2)."""
+    """By bisection on the radius (linf) or the multiplier (l2); entry by entry, the largest first (l1)."""
+    if norm == "l1":
+        d, left = np.zeros_like(w), abs(c)
+        for i in np.argsort(-np.abs(w), kind="stable"):
+            sign, room = np.sign(w[i] * c), high[i] if w[i] * c > 0 else -low[i]
+            d[i] = sign * min(room, left / abs(w[i]) if w[i] else 0.0)
+            left = max(0.0, left - abs(w[i] * d[i]))
+        return d
     direction = (np.sign(w) if norm == "linf" else w) * np.sign(c)
     far = 1.0
     while far < 1e30 and w @ np.clip(far * direction, low, high) * np.sign(c) < abs(c):
@@ -37,8 +45,8 @@ def plain_shortest(w: Array, c: float, low: Array, high: Array, norm: str) -> Ar
             near = middle
         else:
             far = middle
-    d: Array = np.clip(far * direction, low, high)
-    return d
+    nearest: Array = np.clip(far * direction, low, high)
+    return nearest
 
 
 def planes(n: int = 60, d: int = 7, seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -62,7 +70,7 @@ def reach(w: Array, c: float, low: Array, high: Array) -> float:
     return float(np.clip(c, w @ at[1], w @ at[0]))
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 def test_shortest_steps_are_those_of_scipy(norm: str) -> None:
     cases = planes()
     found = shortest_steps(*cases, norm)
@@ -80,6 +88,11 @@ def test_shortest_steps_are_those_of_scipy(norm: str) -> None:
             best = linprog([*0 * w, 1], bounded, np.zeros(2 * len(w)), [[*w, 0]], [goal], box)
             assert best.status == 0
             assert abs(np.abs(d).max() - best.fun) < 1e-9
+        elif norm == "l1":
+            sides = [*zip(0 * high, high, strict=True), *zip(0 * low, -low, strict=True)]
+            best = linprog(np.ones(2 * len(w)), A_eq=[[*w, *-w]], b_eq=[goal], bounds=sides)
+            assert best.status == 0
+            assert abs(np.abs(d).sum() - best.fun) < 1e-9
         else:
             plane = {"type": "eq", "fun": lambda z, w=w, goal=goal: w @ z - goal}
             best = minimize(lambda z: z @ z, d / 2, constraints=plane, bounds=list(zip(low, high, strict=True)))
@@ -89,7 +102,7 @@ def test_shortest_steps_are_those_of_scipy(norm: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 def test_shortest_steps_of_many_features(norm: str, seed: int) -> None:
     cases = planes(40, 500, seed)
     cases[1].mul_(0.05)
@@ -99,7 +112,7 @@ def test_shortest_steps_of_many_features(norm: str, seed: int) -> None:
     np.testing.assert_allclose(found.numpy(), plain, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 @pytest.mark.parametrize("scale", [1e-38, 1e-25, 1e30])
 def test_shortest_steps_for_gradients_of_any_scale(norm: str, scale: float) -> None:
     w, c, low, high = planes()
@@ -110,7 +123,7 @@ def test_shortest_steps_for_gradients_of_any_scale(norm: str, scale: float) -> N
     torch.testing.assert_close(d.double(), again, rtol=0, atol=1e-3 if scale == 1e-38 else 1e-5)
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 def test_a_gradient_that_is_no_number_ends_and_harms_nobody_else(norm: str) -> None:
     w, c, low, high = planes()
     before, others = shortest_steps(w, c, low, high, norm), torch.arange(60) != 3
@@ -119,7 +132,7 @@ def test_a_gradient_that_is_no_number_ends_and_harms_nobody_else(norm: str) -> N
 
 
 def length(norm: str, d: Array) -> float:
-    return float(np.abs(d).max() if norm == "linf" else np.sqrt(d @ d))
+    return float(np.linalg.norm(d, ORDERS[norm]))
 
 
 class Twin:
@@ -194,7 +207,7 @@ def twins(attack: FAB, model: nn.Module, x: Tensor, y: Tensor, seed: int) -> lis
 
 
 @pytest.mark.parametrize("kind", ["smooth", "table"])
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 @pytest.mark.parametrize("bounds", ["none", "scalars", "features"])
 def test_verdicts_are_those_of_the_plain_twin(bounds: str, norm: str, kind: str) -> None:
     x, y = samples(70 if kind == "table" else 40, SHAPES[kind])
@@ -213,12 +226,12 @@ def test_verdicts_are_those_of_the_plain_twin(bounds: str, norm: str, kind: str)
     assert torch.equal(logits.argmax(1) != y, verdict.broken)
     torch.testing.assert_close(margins(logits, y), verdict.margin, rtol=0, atol=1e-12)
     assert_inside(attack, x, verdict.x_adv)
-    order = torch.inf if norm == "linf" else 2
+    order = ORDERS[norm]
     assert float(torch.linalg.vector_norm((verdict.x_adv - x).flatten(1), ord=order, dim=1).max()) <= attack.eps
 
 
 @pytest.mark.parametrize("classes", [2, 4])
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 @pytest.mark.parametrize("bounds", [None, (0.0, 1.0)])
 def test_linear_models_break_up_to_the_exact_distance(bounds: Any, norm: str, classes: int) -> None:
     """But for the overshoot, which keeps the points found from coming closer than a hundredth to the boundary."""
@@ -246,7 +259,7 @@ def test_linear_models_break_up_to_the_exact_distance(bounds: Any, norm: str, cl
     assert mixed(torch.from_numpy(broken))
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 def test_what_is_wrong_without_an_attack_is_broken_at_once(norm: str) -> None:
     x, y = samples(50)
     y = (y + (torch.arange(50) % 3 == 0)) % 4
@@ -272,7 +285,7 @@ def test_each_target_and_restart_breaks_more() -> None:
     assert int(broken[-1].sum()) > int(broken[0].sum())
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 def test_results_depend_on_seed_and_number_alone(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = samples(200, (6,))
     model = trained("table")
@@ -293,7 +306,7 @@ def test_results_depend_on_seed_and_number_alone(norm: str, monkeypatch: pytest.
     torch.testing.assert_close(again.x_adv, whole.x_adv, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 def test_single_precision_keeps_the_ball_and_the_bounds(norm: str) -> None:
     x, y = samples(300, (6,), dtype=torch.float32)
     eps = EPS[f"table{norm}"]
@@ -302,7 +315,7 @@ def test_single_precision_keeps_the_ball_and_the_bounds(norm: str) -> None:
         for dtype in (torch.float32, torch.float64)
     )
     assert int((single.broken != double.broken).sum()) <= 3
-    order = torch.inf if norm == "linf" else 2
+    order = ORDERS[norm]
     assert float(torch.linalg.vector_norm(single.x_adv - x, ord=order, dim=1).max()) <= eps * (1 + 1e-7)
     assert 0 <= float(single.x_adv.min()) <= float(single.x_adv.max()) <= 1
 
@@ -342,7 +355,7 @@ class Flat(nn.Module):
         return torch.stack((torch.ones(len(x)).to(x), self.slope * x.sin().sum(1)), 1)
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 @pytest.mark.parametrize("slope", [0.0, 1e-30, 1e-3])
 def test_flat_models_without_bounds(norm: str, slope: float) -> None:
     """Their hyperplanes are out of this world; the points are not."""

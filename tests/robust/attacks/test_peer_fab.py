@@ -11,7 +11,7 @@ peer = pytest.importorskip("pyautoattack.fab_pt", reason="pyautoattack is not in
 pytestmark = [pytest.mark.peer]
 
 
-@pytest.mark.parametrize(("norm", "eps"), [("linf", 0.07), ("l2", 0.4)])
+@pytest.mark.parametrize(("norm", "eps"), [("linf", 0.07), ("l2", 0.4), ("l1", 0.9)])
 @pytest.mark.parametrize("kind", ["smooth", "plain"])
 @pytest.mark.parametrize("restarts", [1, 2])
 def test_the_same_robust_accuracy(kind: str, norm: str, eps: float, restarts: int) -> None:

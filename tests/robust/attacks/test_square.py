@@ -10,33 +10,39 @@ import torch
 from torch import Tensor, nn
 
 from sihg.core.draw import generator
+from sihg.parse import ORDERS
 from sihg.robust.attacks import runner, square
 from sihg.robust.attacks.square import Square
 from sihg.robust.gradients import margins
 from tests.robust.attacks.trained_models import SHAPES, assert_inside, bounds_of, mixed, trained
+from tests.robust.l1_twins import plain_projection
 from tests.robust.methods.nets import gradients, net, samples, watched
 
 
 @cache
-def plain_eta(h1: int, h2: int) -> Tensor:
-    """Equation 2 of the paper, its indices from 1 on, with length 1."""
+def plain_eta(h1: int, h2: int, norm: str) -> Tensor:
+    """Equation 2 of the paper, its indices from 1 on, with length 1; steeper for L1."""
     out, n = torch.zeros(h1, h2, dtype=torch.float64), max(h1, h2) // 2
     for r in range(1, h1 + 1):
         for s in range(1, h2 + 1):
             m = n - max(abs(r - h1 // 2 - 1), abs(s - h2 // 2 - 1))
-            out[r - 1, s - 1] = sum(1 / (n + 1 - k) ** 2 for k in range(m + 1))
-    return out.div_(out.norm())
+            out[r - 1, s - 1] = sum(1 / (n + 1 - k) ** (2 if norm == "l2" else 4) for k in range(m + 1))
+    return out.div_(plain_length(out, norm))
 
 
 @cache
-def plain_bump(tall: int, wide: int, upright: bool) -> Tensor:
+def plain_bump(tall: int, wide: int, upright: bool, norm: str) -> Tensor:
     if not upright:
-        return plain_bump(wide, tall, True).T
+        return plain_bump(wide, tall, True, norm).T
     out = torch.zeros(tall, wide, dtype=torch.float64)
     if tall > 1:
-        out[: tall // 2] = plain_eta(tall // 2, wide)
-    out[tall // 2 :] = -plain_eta(tall - tall // 2, wide)
-    return out.div_(out.norm())
+        out[: tall // 2] = plain_eta(tall // 2, wide, norm)
+    out[tall // 2 :] = -plain_eta(tall - tall // 2, wide, norm)
+    return out.div_(plain_length(out, norm))
+
+
+def plain_length(delta: Tensor, norm: str) -> Tensor:
+    return delta.abs().sum() if norm == "l1" else delta.norm()
 
 
 def plain_sides(attack: Square, query: int, h: int, w: int) -> tuple[int, int]:
@@ -47,7 +53,7 @@ def plain_sides(attack: Square, query: int, h: int, w: int) -> tuple[int, int]:
     least = 1 if attack.norm == "linf" else 3
     exact = (math.sqrt(p * h * w),) * 2
     side = max(least, round(exact[0]))
-    if attack.norm == "l2" and side % 2 == 0:
+    if attack.norm != "linf" and side % 2 == 0:
         side += 1
     if side > w:
         exact = p * h, w
@@ -56,7 +62,7 @@ def plain_sides(attack: Square, query: int, h: int, w: int) -> tuple[int, int]:
     sides = []
     for length, most in zip(exact, (h, w), strict=True):
         side = max(least, round(length))
-        sides.append(min(most, side + (attack.norm == "l2" and side % 2 == 0)))
+        sides.append(min(most, side + (attack.norm != "linf" and side % 2 == 0)))
     return sides[0], sides[1]
 
 
@@ -88,6 +94,13 @@ def plain_square(attack: Square, model: nn.Module, x: Tensor, y: Tensor, seed: i
         def clip(point: Tensor, i: int = i) -> Tensor:
             return torch.maximum(torch.minimum(point, highs[i]), lows[i])
 
+        def inside(image: Tensor, delta: Tensor, i: int = i) -> Tensor:
+            if attack.norm != "l1":
+                return clip(image + delta, i)
+            low, high = ((limit[i] - image).flatten().numpy() for limit in (lows, highs))
+            near = plain_projection(delta.flatten().numpy(), low, high, attack.eps)
+            return image + torch.from_numpy(near).view(image.shape)
+
         logits = model(image.view(1, *shape)).flatten()
         found.forwards += 1
         margin = float(logits[y[i]]) - max(float(z) for k, z in enumerate(logits) if k != int(y[i]))
@@ -100,13 +113,13 @@ def plain_square(attack: Square, model: nn.Module, x: Tensor, y: Tensor, seed: i
                     new = clip(image + plain_stripes(attack, c, h, w, u))
                 elif query == 0:
                     u = drawn("square start", run, i // 64, 1 + c, min(5, h) * min(5, w))[i % 64]
-                    new = clip(image + plain_tiles(attack, c, h, w, u))
+                    new = inside(image, plain_tiles(attack, c, h, w, u))
                 else:
                     block, turn = divmod(query - 1, ahead)
                     u = drawn(f"square {block}", run, i // 64, ahead, 5 + c)[i % 64, turn]
                     sides = plain_sides(attack, query, h, w)
                     move = plain_corner if attack.norm == "linf" else plain_bumps
-                    new = clip(image + move(attack, now - image, u, *sides))
+                    new = inside(image, move(attack, now - image, u, *sides))
                 logits = model(new.view(1, *shape)).flatten()
                 found.forwards += 1
                 other = max(float(z) for k, z in enumerate(logits) if k != int(y[i]))
@@ -140,11 +153,13 @@ def plain_tiles(attack: Square, c: int, h: int, w: int, u: Tensor) -> Tensor:
     delta = torch.zeros(c, h, w, dtype=torch.float64)
     for r in range(down):
         for s in range(across):
-            bump = plain_bump(tall, wide, bool(u[0, r * across + s] >= 0.5))
+            bump = plain_bump(tall, wide, bool(u[0, r * across + s] >= 0.5), attack.norm)
             for channel in range(c):
                 a, b = top + r * tall, left + s * wide
                 sign = -1 if u[1 + channel, r * across + s] < 0.5 else 1
                 delta[channel, a : a + tall, b : b + wide] = sign * bump
+    if attack.norm == "l1":
+        return delta.mul_(max(1, attack.eps / float(delta.abs().sum())))
     return delta.mul_(attack.eps / delta.norm())
 
 
@@ -164,16 +179,19 @@ def plain_bumps(attack: Square, delta: Tensor, u: Tensor, tall: int, wide: int) 
     new, one, two = delta.clone(), plain_place(delta, u, tall, wide), plain_place(delta, u[2:], tall, wide)
     covered = torch.zeros(delta.shape[1:], dtype=torch.bool)
     covered[one] = covered[two] = True
-    unused = attack.eps**2 - float(delta.square().sum())
+    power = 2 if attack.norm == "l2" else 1
+    unused = max(0.0, attack.eps**power - float(plain_length(delta, attack.norm)) ** power)
     new[:, *two] = 0
     for channel in range(len(delta)):
         before = delta[channel, *one]
         sign = -1 if u[5 + channel] < 0.5 else 1
-        mix = sign * plain_bump(tall, wide, bool(u[4] >= 0.5))
+        mix = sign * plain_bump(tall, wide, bool(u[4] >= 0.5), attack.norm)
         if before.any():
-            mix = mix + before / before.norm()
-        available = math.sqrt(max(0.0, float(delta[channel][covered].square().sum()) + unused / len(delta)))
-        new[channel, *one] = mix / mix.norm() * available if mix.norm() > 1e-7 else 0
+            mix = mix + before / plain_length(before, attack.norm)
+        length = float(plain_length(delta[channel][covered], attack.norm)) ** power + unused / len(delta)
+        length = math.sqrt(length) if power == 2 else length * len(delta)
+        size = plain_length(mix, attack.norm)
+        new[channel, *one] = mix / size * length if size > 1e-7 else 0
     return new
 
 
@@ -203,7 +221,7 @@ def assert_twins(attack: Square, model: nn.Module, x: Tensor, y: Tensor) -> None
 
 
 @pytest.mark.parametrize("kind", ["smooth", "table"])
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 @pytest.mark.parametrize("bounds", ["none", "scalars", "features"])
 def test_results_are_those_of_the_plain_twin(
     bounds: str, norm: str, kind: str, monkeypatch: pytest.MonkeyPatch
@@ -211,18 +229,18 @@ def test_results_are_those_of_the_plain_twin(
     monkeypatch.setattr(square, "NUMBERS_PER_DRAW", 60)  # so that 10 queries are drawn for at once
     monkeypatch.setattr(square, "HALVINGS", (500, 1000, 2000, 3500))
     x, y = samples(24, SHAPES[kind])
-    eps = {"smoothlinf": 0.1, "smoothl2": 0.6, "tablelinf": 0.15, "tablel2": 0.25}[kind + norm]
+    eps = {"smooth": {"linf": 0.1, "l2": 0.6, "l1": 2.0}, "table": {"linf": 0.15, "l2": 0.25, "l1": 0.35}}[kind][norm]
     attack = Square(eps=eps, norm=norm, bounds=bounds_of(bounds, kind), queries=25, restarts=2)
     assert_twins(attack, trained(kind).eval(), x, y)
 
 
 @pytest.mark.parametrize("shape", [(3, 4, 7), (2, 9), (2, 2, 3, 4), (3, 1, 1), (1,)])
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 def test_samples_of_any_shape(norm: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(square, "HALVINGS", (1000, 2500))
     model = mlp(shape)
     x = torch.rand(20, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    eps = 0.1 if norm == "linf" else 0.07 * math.sqrt(math.prod(shape))
+    eps = {"linf": 0.1, "l2": 0.07 * math.sqrt(math.prod(shape)), "l1": 0.05 * math.prod(shape) ** 0.8}[norm]
     assert_twins(Square(eps=eps, norm=norm, queries=15), model, x, model(x).argmax(1))
 
 
@@ -248,7 +266,7 @@ def test_the_sides_of_the_windows() -> None:
     assert sides == [(s, s) for s in (25, 25, 19, 13, 9, 7, 5, 3, 3, 3)]
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 @pytest.mark.parametrize(("h", "w"), [(1, 40), (40, 1), (4, 25), (2, 2), (1, 1), (7, 5)])
 def test_the_area_of_the_windows(norm: str, h: int, w: int) -> None:
     attack = Square(eps=0.1, norm=norm)
@@ -262,7 +280,7 @@ def test_the_area_of_the_windows(norm: str, h: int, w: int) -> None:
             assert abs(math.sqrt(tall * wide) - math.sqrt(max(1, p * h * w))) <= 1
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 def test_what_is_found_is_the_smallest_margin_of_all_queries(norm: str) -> None:
     """So that it falls from run to run and from query to query."""
     x, y = samples(10)
@@ -292,7 +310,7 @@ def test_the_length_in_single_precision() -> None:
     torch.testing.assert_close(held, torch.full_like(held, 0.05), rtol=2e-5, atol=0)
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 def test_results_depend_on_the_seed_alone(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = samples(200, (6,))
     model = trained("table")
@@ -313,7 +331,7 @@ def test_results_depend_on_the_seed_alone(norm: str, monkeypatch: pytest.MonkeyP
     torch.testing.assert_close(chunked.x_adv, first.x_adv, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 def test_eps_zero_is_the_natural_verdict(norm: str) -> None:
     x, y = samples(30)
     y = (y + (torch.arange(30) % 3 == 0)) % 4
@@ -324,7 +342,7 @@ def test_eps_zero_is_the_natural_verdict(norm: str) -> None:
     assert mixed(verdict.broken)
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 def test_one_query_is_the_start(norm: str) -> None:
     x, y = samples(30)
     y = trained("smooth").eval()(x).argmax(1)
@@ -332,13 +350,13 @@ def test_one_query_is_the_start(norm: str) -> None:
         found = Square(eps=0.1, norm=norm, queries=1).run(model, x, y)
     assert found.forwards == 60
     delta = (points.inputs[1] - x).flatten(1)
-    assert float((delta.abs().amax(1) if norm == "linf" else delta.norm(dim=1)).min()) > 0.05
+    assert float((delta.norm(p=ORDERS[norm], dim=1)).min()) > 0.05
     moved = (found.x_adv != x).flatten(1).any(1)
     assert torch.equal(found.x_adv[moved], points.inputs[1][moved])
     assert moved.any()
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 def test_the_layout_of_x_in_memory_does_not_matter(norm: str) -> None:
     shape = (3, 4, 5)
     model, x = mlp(shape), torch.rand(20, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -348,7 +366,7 @@ def test_the_layout_of_x_in_memory_does_not_matter(norm: str) -> None:
         torch.testing.assert_close(attack(model, other, y), found, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 def test_the_model_is_left_as_it_was(norm: str) -> None:
     x, y = samples(20)
     model = trained("bn")

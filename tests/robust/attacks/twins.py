@@ -31,14 +31,16 @@ def _inside(attack: PGD, delta: Tensor, low: Tensor, high: Tensor) -> Tensor:
     if attack.norm == "linf":
         return delta.clamp(-attack.eps, attack.eps).clamp(low, high)
     if attack.norm == "l1":
-        near = plain_projection(*(part.flatten().numpy() for part in (delta, low, high)), attack.eps)
+        d, lowest, highest = (part.flatten().numpy() for part in (delta, low, high))
+        near = plain_projection(d, lowest, highest, attack.eps)
         return torch.from_numpy(near).view(delta.shape)
     return (delta * min(1.0, attack.eps / max(float(delta.norm()), 1e-300))).clamp(low, high)
 
 
 def _ahead(attack: PGD, delta: Tensor, g: Tensor, low: Tensor, high: Tensor, eta: float) -> Tensor:
     if attack.norm == "l1":
-        new = plain_step(*(part.flatten().numpy() for part in (delta, g, low, high)), eta)
+        d, slope, lowest, highest = (part.flatten().numpy() for part in (delta, g, low, high))
+        new = plain_step(d, slope, lowest, highest, eta)
         return torch.from_numpy(new).view(delta.shape)
     return delta + eta * (g.sign() if attack.norm == "linf" else g / g.norm())
 

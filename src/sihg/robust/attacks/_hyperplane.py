@@ -3,12 +3,15 @@
 import torch
 from torch import Tensor
 
+from sihg.robust.threat import spend_in_order
+
 
 def shortest_steps(w: Tensor, c: Tensor, low: Tensor, high: Tensor, norm: str) -> Tensor:
     """Return the smallest d of each row with w d = c and low <= d <= high, where low <= 0 <= high are finite.
 
     Let u be the room in the direction in which w d grows (c > 0) or falls (c < 0). Then |d| = min(λ, u) for linf,
-    except where w = 0, and |d| = min(λ |w|, u) for l2. Where c is out of reach, d is the nearest corner of the box.
+    except where w = 0, and |d| = min(λ |w|, u) for l2. For l1, |d| = u in the entries with the largest |w|, in the
+    last of them in part. Where c is out of reach, d is the nearest corner of the box.
     """
     tiny, most = torch.finfo(w.dtype).tiny, torch.finfo(w.dtype).max
     a = w.abs()
@@ -18,6 +21,11 @@ def shortest_steps(w: Tensor, c: Tensor, low: Tensor, high: Tensor, norm: str) -
     u, c = torch.maximum(sign * low, sign * high), c.abs_()
     if norm == "linf":
         return torch.minimum(_level(a, u, c), u).mul_(sign)
+    if norm == "l1":
+        order = a.argsort(dim=-1, descending=True).expand(u.shape)
+        spent = spend_in_order((a * u).gather(-1, order), c)
+        d = torch.empty_like(u).scatter_(-1, order, spent).div_(a.clamp(min=tiny))
+        return torch.minimum(d, u).mul_(sign)
     λ = _level(a * a, u / a.clamp(min=tiny), c)
     return torch.minimum(a * λ, u).mul_(sign)
 

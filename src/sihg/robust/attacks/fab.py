@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from sihg.parse import ORDERS
 from sihg.robust.attacks._hyperplane import shortest_steps
 from sihg.robust.attacks.base import Attack, check_counts
 from sihg.robust.attacks.search import Rows, Search
@@ -122,4 +123,5 @@ class FAB(Attack):
         return self.ball.clip(rows.x + rows.draw(rows.x.shape[1:], make, seed, "FAB start", run))
 
     def _lengths(self, steps: Tensor) -> Tensor:
-        return steps.abs().amax(-1) if self.norm == "linf" else torch.linalg.vector_norm(steps, dim=-1)
+        lengths: Tensor = torch.linalg.vector_norm(steps, ord=ORDERS[self.norm], dim=-1)
+        return lengths

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from sihg.errors import InputError
+from sihg.parse import ORDERS
 from sihg.robust.attacks.base import Attack, check_counts
 from sihg.robust.attacks.search import Rows, Search
 from sihg.robust.gradients import margins, misclassified
@@ -73,7 +74,11 @@ class Square(Attack):
     def _descend(self, search: Search, rows: Rows, seed: int, run: int) -> None:
         """Follow Algorithm 1."""
         c, h, w = planes(rows.x.shape[1:])
-        start, change = (self._stripes, self._corner_) if self.norm == "linf" else (self._tiles, self._bump_)
+        start, change = {
+            "linf": (self._stripes, self._corner_),
+            "l2": (self._tiles, self._bump_),
+            "l1": (self._tiles, self._sparse_bump_),
+        }[self.norm]
         ahead = max(1, NUMBERS_PER_DRAW // (5 + c))
         at = Run.at(search, rows, start(rows, seed, run))
         for query in range(1, self.queries):
@@ -84,12 +89,12 @@ class Square(Attack):
             if turn == 0:
                 sides = [self._sides(later, h, w) for later in range(query, query + ahead)]
                 at.draw(sides, at.rows.draw_uniform((ahead, 5 + c), seed, f"square {block}", run))
-                at.unused = self.eps**2 - torch.linalg.vector_norm(at.point - at.x, dim=(1, 2), keepdim=True) ** 2
+                at.unused = self._unused(at.point - at.x)
             at.accept(search, change(at, turn, *sides[turn]))
         search.record(at.rows, at.point.view_as(at.rows.x), at.logits)
 
     def _sides(self, query: int, h: int, w: int) -> tuple[int, int]:
-        """Return the height and width of the window; for L2 they are odd and at least 3, where there is room."""
+        """Return the height and width of the window; but for linf they are odd and at least 3, where there is room."""
         p = self.p_init / 2 ** sum(QUERIES * query // self.queries > bound for bound in HALVINGS)
 
         def length(exact: float) -> int:
@@ -115,16 +120,17 @@ class Square(Attack):
         return Change(window, old, new, at.unused)
 
     def _tiles(self, rows: Rows, seed: int, run: int) -> Tensor:
-        """Make a grid of bumps of equal length and random sign."""
+        """Make a grid of bumps of equal length and random sign: for L2 that of the ball together, for L1 at least."""
         c, h, w = planes(rows.x.shape[1:])
         (down, tall), (across, wide) = ((min(TILES, side), max(1, side // TILES)) for side in (h, w))
         u = rows.draw_uniform((1 + c, down * across), seed, "square start", run)
-        bumps = _signs(u[:, 1:, :, None]) * _bumps(u[:, 0], tall, wide)[:, None]
+        bumps = _signs(u[:, 1:, :, None]) * _bumps(u[:, 0], tall, wide, ORDERS[self.norm])[:, None]
         grid = bumps.view(-1, c, down, across, tall, wide).transpose(3, 4).flatten(4).flatten(2, 3)
         top, left = (h - down * tall) // 2, (w - across * wide) // 2
         delta = rows.x.new_zeros(len(rows), c, h, w)
         delta[:, :, top : top + down * tall, left : left + across * wide] = grid
-        delta.mul_(self.eps / math.sqrt(c * down * across))
+        count = c * down * across
+        delta.mul_(self.eps / math.sqrt(count) if self.norm == "l2" else max(1.0, self.eps / count))
         return rows.feasible.project_(delta.view(rows.x.shape))
 
     def _bump_(self, at: "Run", turn: int, tall: int, wide: int) -> "Change":
@@ -133,24 +139,47 @@ class Square(Attack):
         That makes the whole length eps again, so that only the bounds in the window remain to project onto.
         """
         both = at.windows(turn, tall, wide)
-        x, old = at.x.gather(2, both), at.point.gather(2, both)
-        (one, two), (x_one, x_two) = both.chunk(2, 2), x.chunk(2, 2)
-        before = old.chunk(2, 2)[0] - x_one
-        at.point.scatter_(2, one, x_one)
-        other = at.point.gather(2, two) - x_two  # without the part in the first window
-        at.point.scatter_(2, two, x_two)
+        old, one = at.point.gather(2, both), both.chunk(2, 2)[0]
+        x, before, other = at.clear(both)
         available = _squares(before) + _squares(other) + at.unused / at.x.shape[1]
-        bump = at.sign[:, turn] * _bumps(at.pick[:, turn], tall, wide)
-        rounding = math.sqrt(torch.finfo(x.dtype).eps)  # all that remains of opposite bumps
-        delta = _unit(bump + _unit(before), rounding) * available.clamp(min=0).sqrt()
-        new = torch.clamp(x_one + delta, at.low.gather(2, one), at.high.gather(2, one))
+        delta = self._mix(at, turn, tall, wide, before) * available.clamp(min=0).sqrt()
+        new = torch.clamp(x + delta, at.low.gather(2, one), at.high.gather(2, one))
         at.point.scatter_(2, one, new)
-        unused = (available - _squares(new - x_one)).sum(1, keepdim=True)
+        unused = (available - _squares(new - x)).sum(1, keepdim=True)
         return Change(both, old, at.point.gather(2, both), unused)
+
+    def _sparse_bump_(self, at: "Run", turn: int, tall: int, wide: int) -> "Change":
+        """Put a steep bump into one window, as long as all channels could make it, and project the whole sample.
+
+        That keeps the largest entries alone, as Croce and Hein (2021) do.
+        """
+        both, old = at.windows(turn, tall, wide), at.point.clone()
+        x, before, other = at.clear(both)
+        channels = at.x.shape[1]
+        available = _sums(before) + _sums(other) + at.unused.clamp(min=0) / channels
+        delta = self._mix(at, turn, tall, wide, before) * (channels * available)
+        at.point.scatter_(2, both.chunk(2, 2)[0], x + delta)
+        moved = at.rows.feasible.project_((at.point - at.x).view_as(at.rows.x)).view_as(at.x)
+        at.point = at.x + moved
+        everywhere = torch.arange(at.x.shape[2], device=at.x.device).expand_as(at.x)
+        return Change(everywhere, old, at.point.clone(), self._unused(moved))
+
+    def _mix(self, at: "Run", turn: int, tall: int, wide: int, before: Tensor) -> Tensor:
+        """Add a bump of length 1 to what was in the window, scaled to length 1, and scale the sum likewise."""
+        order = ORDERS[self.norm]
+        bump = at.sign[:, turn] * _bumps(at.pick[:, turn], tall, wide, order)
+        rounding = math.sqrt(torch.finfo(before.dtype).eps)  # all that remains of opposite bumps
+        return _unit(bump + _unit(before, order), order, rounding)
+
+    def _unused(self, delta: Tensor) -> Tensor:
+        """Return what a perturbation (n, channels, places) leaves of eps, for L2 of eps^2."""
+        power = 1 if self.norm == "l1" else 2
+        lengths: Tensor = torch.linalg.vector_norm(delta, ord=power, dim=(1, 2), keepdim=True)
+        return self.eps**power - lengths**power
 
 
 class Change(NamedTuple):
-    """A change of some places, (n, channels, places): the values before and after, and what it leaves of eps^2."""
+    """A change of some places, (n, channels, places): the values before and after, and what it leaves of the radius."""
 
     window: Tensor
     old: Tensor
@@ -169,7 +198,7 @@ class Run:
     point: Tensor  # the best so far
     logits: Tensor  # at the point
     margin: Tensor
-    unused: Tensor  # of eps^2 at the point
+    unused: Tensor  # of eps, for L2 of eps^2, at the point
     corner: Tensor  # of two windows per query
     pick: Tensor
     sign: Tensor
@@ -206,6 +235,19 @@ class Run:
         window = _places(tall, wide, self.rows.x.shape[-1]).to(self.corner.device)
         return (self.corner[:, turn, :, None] + window).flatten(1)[:, None].expand(-1, self.x.shape[1], -1)
 
+    def clear(self, both: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Set both windows of the point to x; return x in the first one, and the perturbations that were in each.
+
+        The second one is returned without the part in the first window.
+        """
+        one, two = both.chunk(2, 2)
+        x_one, x_two = self.x.gather(2, one), self.x.gather(2, two)
+        before = self.point.gather(2, one) - x_one
+        self.point.scatter_(2, one, x_one)
+        other = self.point.gather(2, two) - x_two
+        self.point.scatter_(2, two, x_two)
+        return x_one, before, other
+
     def accept(self, search: Search, change: Change) -> None:
         """Keep the change, already made, where the margin falls or the class is wrong (also at a tie); else undo it."""
         logits = search.compute_logits(self.rows, self.point.view_as(self.rows.x))
@@ -229,32 +271,40 @@ def _places(tall: int, wide: int, w: int) -> Tensor:
 
 
 @lru_cache
-def eta(tall: int, wide: int) -> Tensor:
+def eta(tall: int, wide: int, order: float = 2) -> Tensor:
     """Return both bumps for a window, (2, tall * wide), of length 1: upper half against lower, left against right."""
-    upright = torch.cat([_pyramid(tall // 2, wide), -_pyramid(tall - tall // 2, wide)])
-    lying = torch.cat([_pyramid(wide // 2, tall), -_pyramid(wide - wide // 2, tall)]).T
-    return _unit(torch.stack([upright.flatten(), lying.flatten()]))
+    upright = torch.cat([_pyramid(tall // 2, wide, order), -_pyramid(tall - tall // 2, wide, order)])
+    lying = torch.cat([_pyramid(wide // 2, tall, order), -_pyramid(wide - wide // 2, tall, order)]).T
+    return _unit(torch.stack([upright.flatten(), lying.flatten()]), order)
 
 
-def _pyramid(tall: int, wide: int) -> Tensor:
-    """Return equation 2, scaled to length 1: rings around the middle, the k-th 1/k^2 higher than the ring around it."""
+def _pyramid(tall: int, wide: int, order: float) -> Tensor:
+    """Return equation 2, scaled to length 1: rings around the middle, the k-th 1/k^2 higher than the ring around it.
+
+    For L1, which is spent better on few entries, it is 1/k^4.
+    """
     down, across = ((torch.arange(side) - side // 2).abs() for side in (tall, wide))
-    heights = (1 / torch.arange(1, 2 + max(tall, wide) // 2).double() ** 2).flip(0).cumsum(0).flip(0)
-    return _unit(heights[torch.maximum(down[:, None], across)].flatten()).view(tall, wide)
+    power = 2 if order == 2 else 4
+    heights = (1 / torch.arange(1, 2 + max(tall, wide) // 2).double() ** power).flip(0).cumsum(0).flip(0)
+    return _unit(heights[torch.maximum(down[:, None], across)].flatten(), order).view(tall, wide)
 
 
-def _bumps(u: Tensor, tall: int, wide: int) -> Tensor:
+def _bumps(u: Tensor, tall: int, wide: int, order: float) -> Tensor:
     """Choose one of the two bumps for each number in [0, 1)."""
-    return eta(tall, wide).to(u)[(u < 0.5).long()]
+    return eta(tall, wide, order).to(u)[(u < 0.5).long()]
 
 
 def _squares(windows: Tensor) -> Tensor:
     return windows.square().sum(-1, keepdim=True)
 
 
-def _unit(windows: Tensor, least: float = 0.0) -> Tensor:
+def _sums(windows: Tensor) -> Tensor:
+    return windows.abs().sum(-1, keepdim=True)
+
+
+def _unit(windows: Tensor, order: float, least: float = 0.0) -> Tensor:
     """Scale to length 1; set to zero what is not longer than `least`."""
-    lengths = torch.linalg.vector_norm(windows, dim=-1, keepdim=True)
+    lengths = torch.linalg.vector_norm(windows, ord=order, dim=-1, keepdim=True)
     return torch.where(lengths > least, windows / lengths, 0)
 
 

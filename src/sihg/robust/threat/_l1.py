@@ -84,7 +84,7 @@ def scale_to_l1_ball(entries: Tensor, rest: Tensor, radius: float | Tensor) -> T
 
 def spend_in_order(amounts: Tensor, budget: float | Tensor) -> Tensor:
     """Take, per row, the amounts from left to right, the last one in part, until the budget is used."""
-    before = torch.cat((torch.zeros_like(amounts[:, :1]), amounts[:, :-1].cumsum(1)), 1)
+    before = torch.cat((torch.zeros_like(amounts[..., :1]), amounts[..., :-1].cumsum(-1)), -1)
     return torch.minimum((budget - before).clamp_(min=0), amounts)
 
 
