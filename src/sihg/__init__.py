@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from sihg.robust.evaluation.evaluate_run import evaluate_run as evaluate_run
     from sihg.robust.evaluation.findings import Evaluation as Evaluation
     from sihg.robust.evaluation.findings import RadiusCurve as RadiusCurve
+    from sihg.robust.evaluation.progress import EvaluationProgress as EvaluationProgress
     from sihg.robust.memory import PerturbationMemory as PerturbationMemory
     from sihg.robust.methods import DAT as DAT
     from sihg.robust.methods import FGSMAT as FGSMAT
@@ -51,7 +52,15 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _ATTACKS = ("APGD", "CW", "FAB", "FGSM", "MIFGSM", "PGD", "Certified", "DeepFool", "Noise", "Square", "Transfer")
-_EVALUATION = ("Evaluation", "EvaluationRequest", "RadiusCurve", "evaluate", "evaluate_run", "robust_curve")
+_EVALUATION = (
+    "Evaluation",
+    "EvaluationProgress",
+    "EvaluationRequest",
+    "RadiusCurve",
+    "evaluate",
+    "evaluate_run",
+    "robust_curve",
+)
 _METHODS = ("DAT", "FGSMAT", "IBP", "MSIHG", "PGDAT", "TRADES", "YOPO", "FastAT", "FreeAT", "Natural")
 _HOMES = {
     "AutoAttack": "sihg.robust.evaluation",

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from sihg.cli.evaluation_progress import EvaluationDisplay
 from sihg.cli.main import main
-from sihg.cli.terminal import Bar
 from sihg.robust import data
 from sihg.robust.attacks import PGD, Transfer
 from sihg.robust.attacks import runner as cascade
@@ -27,6 +26,7 @@ from sihg.robust.evaluation import partial
 from sihg.robust.training.weights import load
 from sihg.store.schema import read_json
 from tests.robust.attacks.trained_models import assert_inside
+from tests.robust.evaluation.heard import by_part
 from tests.robust.small import without_seconds
 
 TINY = (
@@ -74,18 +74,24 @@ def in_small_parts(patch: pytest.MonkeyPatch) -> None:
 def cut(monkeypatch: pytest.MonkeyPatch) -> Cut:
     """Press Ctrl-C after so many parts."""
 
-    def after(parts: int) -> None:
-        heard = 0
+    def press() -> None:
+        raise KeyboardInterrupt
 
-        def update(_self: Bar, _done: int, _note: str) -> None:
-            nonlocal heard
-            heard += 1
-            if heard == parts:
-                raise KeyboardInterrupt
+    return lambda parts: act_after(parts, press, monkeypatch)
 
-        monkeypatch.setattr(Bar, "update", update)
 
-    return after
+def act_after(parts: int, act: Callable[[], None], patch: pytest.MonkeyPatch) -> None:
+    """Act when so many parts of attacks have ended."""
+    heard, last = 0, ""
+
+    def count_parts(attack: str, _done: int, _total: int) -> None:
+        nonlocal heard, last
+        heard, last = heard + (attack == last), attack  # the first event only says that an attack begins
+        if heard == parts and parts:
+            act()
+
+    progress = by_part(count_parts)
+    patch.setattr(EvaluationDisplay, "__call__", lambda _display, event: progress(event))
 
 
 def record(folder: Path, name: str = NAME) -> tuple[Any, dict[str, Any]]:
@@ -278,14 +284,12 @@ def test_a_transfer_from_nowhere(a: Path, tmp_path: Path, capsys: pytest.Capture
 
 if __name__ == "__main__":
     _, path, most = sys.argv
-    parts = count(1)
 
-    def wait(_self: Bar, _done: int, _note: str) -> None:
-        if next(parts) == int(most):
-            print("waiting", flush=True)
-            time.sleep(600)
+    def wait() -> None:
+        print("waiting", flush=True)
+        time.sleep(600)
 
     with pytest.MonkeyPatch.context() as patch:
         in_small_parts(patch)
-        patch.setattr(Bar, "update", wait)
+        act_after(int(most), wait, patch)
         sys.exit(run("evaluate", path, "--attacks", ATTACKS))

@@ -6,7 +6,8 @@ import pytest
 from rich.console import Console
 
 from sihg.cli import grid_progress
-from sihg.cli.grid_progress import GridProgress, format_duration
+from sihg.cli.grid_progress import GridProgress
+from sihg.cli.terminal import format_duration
 from sihg.experiments.launcher import JobEnded, JobProgressed, JobQueued, JobStarted, Progress
 from sihg.experiments.time_left import TimeLeft
 

@@ -19,6 +19,7 @@ from sihg.store.files import from_toml
 from sihg.store.manifest import manifest_bytes
 from sihg.store.schema import read_json, write_json, write_toml
 from tests.refused import refused
+from tests.robust.evaluation.heard import by_part
 
 PLANTED = """
 import pathlib, torch
@@ -240,7 +241,7 @@ def record_partial(run: Path) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[
 
     request = EvaluationRequest("natural,fgsm", samples=20)
     with pytest.raises(KeyboardInterrupt):
-        evaluate_run(run, request, progress=stop)
+        evaluate_run(run, request, progress=by_part(stop))
     (path,) = (run / "evaluation").glob("*.partial.npz")
     return read_arrays(path, key=user_key())
 

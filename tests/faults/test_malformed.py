@@ -155,8 +155,8 @@ def test_a_run_that_cannot_be_written_is_not_attacked(
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         return original(*args, **options)
 
-    def attacked(attack: str, *_: int) -> None:
-        raise AssertionError(attack)
+    def attacked(event: object) -> None:
+        raise AssertionError(event)
 
     monkeypatch.setattr(tempfile, "TemporaryFile", forbid)
     with refused("cannot-write-folder", path=run / "evaluation" if before else run):

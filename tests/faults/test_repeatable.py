@@ -16,6 +16,7 @@ import pytest
 from sihg.cli.main import main
 from sihg.robust.attacks import runner
 from sihg.robust.evaluation import EvaluationRequest, evaluate_run
+from tests.robust.evaluation.heard import by_part
 
 ATTACKS, SAMPLES, EPS = "natural,pgd-20,apgd-ce,square-20", 150, "0.05"
 REATTACKING = {"one step", "radius", "steps", "runs"}
@@ -118,7 +119,7 @@ def test_an_interruption_anywhere(trained: Path, tmp_path: Path, monkeypatch: py
                 raise CutError
 
         try:
-            evaluate_run(trained, request, out=out, progress=progress)
+            evaluate_run(trained, request, out=out, progress=by_part(progress))
         except CutError:
             evaluate_run(trained, request, out=out)
         else:

@@ -8,6 +8,7 @@ from sihg.robust import models
 from sihg.robust.attacks import PGD, Certified, certified
 from sihg.robust.certify import flatten_layers, interval_bounds, worst_case_margins
 from sihg.robust.evaluation.evaluate import evaluate
+from sihg.robust.evaluation.progress import EvaluationProgress
 from sihg.robust.models import Threshold
 from tests.refused import refused
 
@@ -147,8 +148,8 @@ def test_an_attack_on_what_was_proven_is_an_error(monkeypatch: pytest.MonkeyPatc
 def test_a_model_without_bounds_is_refused_before_any_attack() -> None:
     x, y, asked = torch.rand(80, 1, 8, 8), torch.zeros(80, dtype=torch.long), list[str]()
 
-    def progress(name: str, _done: int, _total: int) -> None:
-        asked.append(name)
+    def progress(event: EvaluationProgress) -> None:
+        asked.append(event.stage)
 
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.GELU(), nn.Linear(10, 10))
     with refused("interval-layer", layer="GELU"):

@@ -327,9 +327,14 @@ def test_an_attack_waits_a_few_times_per_run(name: str, most: int, waits: Waits)
     plans = {name: plan}
     (expected,) = run_attacks(model, samples, plans)
     model = model.to(DEVICE)
+    heard: list[tuple[int, int, int]] = []
     waits.clear()
-    (found,) = run_attacks(model, samples, plans)
+    (found,) = run_attacks(model, samples, plans, on_pass=lambda *new: heard.append(new))
     assert 0 < int(expected.broken.sum()) < 40 or name == "natural"
+    assert [sum(new[i] for new in heard) for i in range(2)] == [found.passes, found.forwards]
+    known = [new[2] for new in heard]
+    assert known == sorted(known)
+    assert known[-1] <= int(found.broken.sum())
     for field in ("broken", "prediction", "margin"):
         assert torch.equal(getattr(found, field), getattr(expected, field)), field
     constant = 12  # reads of a chunk: its checks, numbers, points and results

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sihg.cli.common import add_common, add_trust, count, print_warnings, use_threads
-from sihg.cli.terminal import Bars, format_table, say, show
+from sihg.cli.evaluation_progress import EvaluationDisplay
+from sihg.cli.terminal import format_table, say, show
 from sihg.errors import InputError
 from sihg.robust.attacks.registry import ATTACK_FORMS
 from sihg.store.schema import AttackRow, CurveRecord, EvaluationRecord, count_results, record_text
@@ -133,23 +134,23 @@ def run(args: argparse.Namespace) -> int:
         join_processes(chosen.device, minutes=chosen.process_minutes) as processes,
         print_warnings(),
         use_threads(args.threads),
-        Bars() as bars,
+        EvaluationDisplay() as display,
     ):
         warnings.simplefilter("always", EvaluationWarning)
         try:
             for target in targets:
-                bars.prefix = f"{target.title}: " if several else ""
+                display.prefix = f"{target.title}: " if several else ""
                 prepared = prepare(target, data_dir=args.data_dir, processes=processes)
                 if prepared.task.remark:
                     say(f"precision: {prepared.task.header.precision} ({prepared.task.remark})")
-                result = _run(prepared, bars)
+                result = _run(prepared, display)
                 records.append((target.title, result.record))
                 try:
                     files += _save(prepared, result)
                 except (InputError, OSError) as error:
                     lost.append(f"the record of {target.title} is not kept: {error}")
         finally:
-            bars.close()
+            display.close()
             _print_results(records, as_json=args.json, several=several)
             for path in files:
                 say(f"record: {path}")
@@ -172,14 +173,14 @@ def parse_bpda(texts: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _run(prepared: "PreparedEvaluation", bars: Bars) -> "Evaluation | RadiusCurve":
+def _run(prepared: "PreparedEvaluation", display: EvaluationDisplay) -> "Evaluation | RadiusCurve":
     """Attack and check; say with how many verdicts it continues, and how many are kept if it is interrupted."""
     if prepared.verdicts:
         say(f"continuing: {prepared.verdicts} verdicts are known")
     try:
-        return prepared.run(bars)
+        return prepared.run(display)
     except BaseException:
-        bars.close()
+        display.close()
         if prepared.verdicts:
             say(f"{prepared.verdicts} verdicts are kept: the same command continues from there")
         raise

@@ -7,7 +7,7 @@ from typing import Self
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from sihg.cli.terminal import SECONDS_BETWEEN_LINES, error_console, one_line, printable, say
+from sihg.cli.terminal import SECONDS_BETWEEN_LINES, error_console, format_duration, one_line, printable, say
 from sihg.experiments.launcher import Event, JobEnded, JobQueued, JobStarted
 from sihg.experiments.time_left import TimeLeft
 
@@ -86,14 +86,3 @@ class GridProgress:
             self._bars.console.print(printable(line), highlight=False, markup=False, emoji=False)
         else:
             say(line)
-
-
-def format_duration(seconds: float) -> str:
-    """Return a duration in seconds, minutes or hours.
-
-    >>> format_duration(125)
-    '2 min'
-    """
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -3,8 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 
-from sihg.cli.grid_progress import format_duration
-from sihg.cli.terminal import format_table
+from sihg.cli.terminal import format_duration, format_table
 from sihg.experiments.grid import Grid
 from sihg.experiments.grid_run import GridResult
 from sihg.experiments.grid_summary import MethodSummary

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sihg.cli.common import add_common, add_trust, count, print_warnings
 from sihg.cli.setting_flags import add_settings_arguments, read_settings_arguments
-from sihg.cli.terminal import say, show
+from sihg.cli.terminal import format_duration, say, show
 
 if TYPE_CHECKING:
     from sihg.experiments.grid_run import GridResult, GridRun
@@ -116,7 +116,7 @@ def _grid_run(args: argparse.Namespace, processes: "Processes") -> "GridRun":
 
 def _run(args: argparse.Namespace, processes: "Processes") -> int:
     """Measure the grid, run the cells that are not done, print the results."""
-    from sihg.cli.grid_progress import GridProgress, format_duration
+    from sihg.cli.grid_progress import GridProgress
     from sihg.cli.grid_table import listing
 
     grid_run = _grid_run(args, processes)

@@ -161,34 +161,15 @@ class Bar:
             self._rich.stop()
 
 
-class Bars:
-    """The bars of an evaluation, one per attack; call it with an attack, the samples done, and of how many."""
+def format_duration(seconds: float) -> str:
+    """Return a duration in seconds, minutes or hours.
 
-    def __init__(self) -> None:
-        self.prefix = ""  # of the names, such as that of the model
-        self._bar: Bar | None = None
-        self._name = ""
-
-    def __call__(self, name: str, done: int, total: int) -> None:
-        """Show how far an attack is; the first call for an attack only opens its bar."""
-        if self._bar is None or self._name != self.prefix + name:
-            self.close()
-            self._name = self.prefix + name
-            self._bar = Bar(self._name, total, "samples").__enter__()
-        else:
-            self._bar.update(done, "")
-
-    def close(self) -> None:
-        """Remove the bar that is shown."""
-        if self._bar is not None:
-            self._bar.__exit__(None, None, None)
-            self._bar = None
-
-    def __enter__(self) -> "Bars":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    >>> format_duration(125)
+    '2 min'
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def format_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -22,6 +22,7 @@ from sihg.errors import SihgError
 from sihg.experiments.launcher import Progress
 from sihg.interrupt import interrupted_at_once
 from sihg.robust.evaluation.evaluate_run import EvaluationRequest, evaluate_run
+from sihg.robust.evaluation.progress import EvaluationProgress
 from sihg.robust.training.events import EpochDone, Event, StepDone, WarningRaised
 from sihg.robust.training.fit import resume_run
 from sihg.store.run_folder import GRID, InUseError, RunFolder, locked
@@ -66,8 +67,10 @@ def evaluate_cell(
     samples = None if grid.test_samples == "all" else grid.test_samples
     request = EvaluationRequest(grid.attacks, samples=samples, trust=trust)
 
-    def progress(attack: str, done: int, total: int) -> None:
-        report(Progress(attack, done, total))
+    def progress(event: EvaluationProgress) -> None:
+        total = max(1, event.total)  # a check has none: its share of the time is not estimated
+        reached = event.done if event.done == event.total else min(total - 1, int(event.stage_share * total))
+        report(Progress(event.stage, max(event.done, reached), total))
 
     with locked(run.path):
         report(str(evaluate_run(run.path, request, data_dir=data_dir, progress=progress)))

@@ -12,6 +12,7 @@ from sihg.robust.evaluation.evaluate import Task, evaluate, make_task, robust_cu
 from sihg.robust.evaluation.masking_module import MaskingModule, find_masking_module, suggest_bpda
 from sihg.robust.threat import Ball
 from tests.refused import refused
+from tests.robust.evaluation.heard import by_part
 from tests.robust.planted import Defended, Quantise, digits, healthy, tripped
 
 EPS = 0.2
@@ -133,7 +134,7 @@ def test_an_interrupted_evaluation_does_not_continue_with_another_gradient(tmp_p
 
     arguments: dict[str, Any] = {"eps": EPS, "attacks": "natural,pgd-2", "samples": 20, "resume": tmp_path}
     with pytest.raises(KeyboardInterrupt):
-        evaluate(model, digits(), **arguments, bpda={"defence": "identity"}, progress=stop)
+        evaluate(model, digits(), **arguments, bpda={"defence": "identity"}, progress=by_part(stop))
     known = evaluate(model, digits(), **arguments, bpda={"defence": "identity"})
     whole = evaluate(model, digits(), **{**arguments, "resume": None}, bpda={"defence": "identity"})
     assert torch.equal(known.broken, whole.broken)

@@ -19,6 +19,7 @@ from sihg.robust.evaluation.findings import describe_ball
 from sihg.robust.threat import Ball, Bounds
 from sihg.store.statistics import wilson
 from tests.refused import refused
+from tests.robust.evaluation.heard import by_part
 from tests.robust.small import digits
 
 
@@ -57,7 +58,7 @@ def test_progress_counts_every_sample_and_modes_are_restored(monkeypatch: pytest
         digits(300),
         attacks="natural,pgd-1",
         eps=0.1,
-        progress=lambda name, done, total: heard.append((name, done, total)),
+        progress=by_part(lambda *part: heard.append(part)),
     )
     parts = [(0, 300), (256, 300), (300, 300)]
     assert heard == [(name, *part) for name in ("natural", "pgd-1") for part in parts]

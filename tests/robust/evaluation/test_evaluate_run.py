@@ -14,6 +14,7 @@ from sihg.robust.evaluation.evaluate_run import find_targets, prepare
 from sihg.robust.threat import Ball
 from sihg.store.schema import CurveRecord, read_evaluation
 from tests.refused import refused
+from tests.robust.evaluation.heard import by_part
 from tests.store.edits import edit_config
 
 REQUEST = sihg.EvaluationRequest(attacks=("natural", "pgd-2"), samples=60)
@@ -78,10 +79,10 @@ def test_an_interrupted_run_continues(run: Path, monkeypatch: pytest.MonkeyPatch
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        sihg.evaluate_run(run, REQUEST, progress=interrupt)
+        sihg.evaluate_run(run, REQUEST, progress=by_part(interrupt))
     assert [path.name for path in (run / "evaluation").iterdir()] == [f"{NAME}.partial.npz"]
     heard: list[tuple[str, int, int]] = []
-    sihg.evaluate_run(run, REQUEST, progress=lambda *part: heard.append(part))
+    sihg.evaluate_run(run, REQUEST, progress=by_part(lambda *part: heard.append(part)))
     assert heard[:2] == [("natural", 60, 60), ("pgd-2", 20, 60)]
     assert not (run / "evaluation" / f"{NAME}.partial.npz").exists()
 
@@ -93,7 +94,7 @@ def test_verdicts_are_kept_if_the_gallery_cannot_be(run: Path) -> None:
     assert [path.name for path in (run / "evaluation").iterdir()] == [f"{NAME}.partial.npz"]
     (run / "gallery.npz").rmdir()
     heard: list[tuple[str, int, int]] = []
-    sihg.evaluate_run(run, REQUEST, progress=lambda *part: heard.append(part))
+    sihg.evaluate_run(run, REQUEST, progress=by_part(lambda *part: heard.append(part)))
     assert heard == [("natural", 60, 60), ("pgd-2", 60, 60)]  # nothing is attacked again
     assert (run / "evaluation" / f"{NAME}.json").is_file()
     assert (run / "gallery.npz").is_file()

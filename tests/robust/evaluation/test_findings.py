@@ -22,6 +22,7 @@ from sihg.store.files import sha256_of_file
 from sihg.store.schema import Check, CurveRecord, EvaluationRecord, count_results, read_evaluation
 from tests.refused import refused
 from tests.robust.attacks.trained_models import assert_inside
+from tests.robust.evaluation.heard import by_part
 from tests.robust.evaluation.test_evaluate import Threshold, on_a_line
 from tests.robust.planted import EPS, digits, healthy
 
@@ -47,7 +48,7 @@ def stop_after(parts: int) -> Any:
         if len(heard) == parts:
             raise CutError
 
-    return progress
+    return by_part(progress)
 
 
 def small_digits() -> tuple[Tensor, Tensor]:
@@ -124,7 +125,7 @@ def test_an_interrupted_evaluation_continues(parts: int, points: bool, tmp_path:
         sihg.evaluate(healthy(), small_digits(), **settings, resume=tmp_path, progress=stop_after(parts))
     heard: list[tuple[str, int, int]] = []
     again = sihg.evaluate(
-        *(healthy(), small_digits()), **settings, resume=tmp_path, progress=lambda *part: heard.append(part)
+        *(healthy(), small_digits()), **settings, resume=tmp_path, progress=by_part(lambda *part: heard.append(part))
     )
     done = [0, *(min(64 * part, 150) for part in (1, 2, 3))]  # a part of no samples comes first
     assert heard[0] == (("natural", done[parts - 1], 150) if parts <= 4 else ("natural", 150, 150))
@@ -201,7 +202,7 @@ def test_a_finished_evaluation_is_not_computed_again_until_it_is_saved(tmp_path:
     settings: dict[str, Any] = {"eps": EPS, "attacks": "natural,noise-1", "resume": tmp_path, "trained_with": "natural"}
     first = sihg.evaluate(healthy(), small_digits(), **settings)
     heard: list[int] = []
-    again = sihg.evaluate(healthy(), small_digits(), **settings, progress=lambda *part: heard.append(part[1]))
+    again = sihg.evaluate(healthy(), small_digits(), **settings, progress=by_part(lambda *part: heard.append(part[1])))
     assert heard == [150, 150]  # all is known
     assert torch.equal(first.broken, again.broken)
     again.save(tmp_path)

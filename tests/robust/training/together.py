@@ -24,6 +24,7 @@ from sihg.robust.attacks import runner
 from sihg.robust.evaluation import partial
 from sihg.robust.training.events import Event, OnEvent, StepDone, Trained
 from sihg.store import memory_files
+from tests.robust.evaluation.heard import by_part
 from tests.robust.small import digits
 
 SMALL: dict[str, Any] = {"eps": 0.2, "epochs": 2, "batch_size": 32, "lanes": 4, "lr": 0.05}
@@ -127,7 +128,7 @@ def evaluate(folder: Path, processes: Processes, parts: int) -> None:
     model = build("small-cnn").eval()
     shared: dict[str, Any] = {"attacks": ATTACKS, "resume": folder, "points": True, "processes": processes}
     try:
-        result = sihg.evaluate(model, digits(), eps=0.05, progress=interrupt, **shared)
+        result = sihg.evaluate(model, digits(), eps=0.05, progress=by_part(interrupt), **shared)
     except KeyboardInterrupt:
         return
     if processes.is_first:

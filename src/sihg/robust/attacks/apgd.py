@@ -63,6 +63,11 @@ class APGD(Attack):
             return ""
         return f"{classes} classes: the difference of two logits instead of the DLR loss, which needs {DLR_CLASSES}"
 
+    def max_passes(self, classes: int) -> float:
+        """Return a pass per step and a forward pass at the end of each run, and one at the sample."""
+        runs = self.restarts * (1 if self.loss == "ce" else min(self.targets, classes - 1))
+        return 1 / 3 + runs * (self.steps + 1 / 3)
+
     def search(self, search: Search, seed: int) -> None:
         """Run for each target, each on the rows that are not broken yet."""
         targets: tuple[Tensor | None, ...] = (None,)

@@ -90,6 +90,13 @@ class Attack(ABC):
         """Return what a reader of the result should know, for a model with so many classes."""
         return ""
 
+    def max_passes(self, classes: int) -> float | None:  # noqa: ARG002
+        """Return how many passes a row takes at most, on a model with so many classes; None if that is not known.
+
+        A forward pass alone counts a third. Progress displays estimate the time left from it.
+        """
+        return None
+
     @abstractmethod
     def search(self, search: Search, seed: int) -> None:
         """Attack the rows of one search."""
@@ -111,6 +118,10 @@ class Natural(Attack):
 
     eps: float = 0.0
     bounds: Bounds = None
+
+    def max_passes(self, classes: int) -> float:  # noqa: ARG002
+        """Return one forward pass."""
+        return 1 / 3
 
     def search(self, search: Search, seed: int) -> None:  # noqa: ARG002
         """Record the samples."""

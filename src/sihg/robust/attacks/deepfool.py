@@ -63,6 +63,10 @@ class DeepFool(Attack):
         """Whether it compares logits: those of the label and of other classes."""
         return True
 
+    def max_passes(self, classes: int) -> float:
+        """Return a pass per wrong class and a forward pass per step, and a forward pass at the sample."""
+        return 1 / 3 + self.steps * (min(self.candidates, classes) - 1 + 1 / 3)
+
     def search(self, search: Search, seed: int) -> None:  # noqa: ARG002
         """Step until a point is misclassified; points within the ball count."""
         targets = wrong_classes(search.record_clean(), search.rows.y)[:, : self.candidates - 1]

@@ -62,6 +62,10 @@ class FAB(Attack):
         """Whether it compares logits: those of the label and of each target."""
         return True
 
+    def max_passes(self, classes: int) -> float:
+        """Return a pass and a forward pass per step, and a forward pass at the sample."""
+        return 1 / 3 + min(self.targets, classes - 1) * self.restarts * self.steps * 4 / 3
+
     def search(self, search: Search, seed: int) -> None:
         """Run R times for each target, each on the rows that are not broken yet."""
         targets = wrong_classes(search.record_clean(), search.rows.y)[:, : self.targets]

@@ -51,6 +51,10 @@ class PGD(Attack):
         if self.step_size is not None and not 0 < self.step_size < float("inf"):
             raise InputError("pgd-step-size-range", step_size=self.step_size)
 
+    def max_passes(self, classes: int) -> float:  # noqa: ARG002
+        """Return a pass per step, and a forward pass at the end of each run."""
+        return self.restarts * (self.steps + 1 / 3)
+
     def search(self, search: Search, seed: int) -> None:
         """Run R times, each on the rows that are not broken yet."""
         for run in range(self.restarts):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from sihg.core.processes import ALONE, Processes
 from sihg.errors import InputError
 from sihg.robust.attacks.registry import Plan
-from sihg.robust.attacks.search import ROWS_PER_DRAW, Rows, Search, Verdict, check_points, share_verdicts
+from sihg.robust.attacks.search import ROWS_PER_DRAW, OnPass, Rows, Search, Verdict, check_points, share_verdicts
 from sihg.robust.data.samples import Samples
 from sihg.robust.gradients import compute_logits, device_of, evaluation_mode, inner_mode, is_missing_gradient
 from sihg.robust.precision import exact_float32, number_formats
@@ -97,9 +97,10 @@ def run_attacks(
     seed: int = 0,
     precision: str = "float32",
     processes: Processes = ALONE,
+    on_pass: OnPass | None = None,
 ) -> list[Outcome]:
     """Carry out each plan on all samples, on the model's device."""
-    parts = attack_parts(model, samples, plans, seed=seed, precision=precision, processes=processes)
+    parts = attack_parts(model, samples, plans, seed=seed, precision=precision, processes=processes, on_pass=on_pass)
     return join_outcomes(plans, {part.key: part.outcome for part in parts})
 
 
@@ -112,6 +113,7 @@ def attack_parts(
     precision: str = "float32",
     known: Mapping[str, Outcome] | None = None,
     processes: Processes = ALONE,
+    on_pass: OnPass | None = None,
 ) -> Iterator[Part]:
     """Carry out each plan and yield after each part, so that the caller can show progress, keep results or stop.
 
@@ -123,6 +125,7 @@ def attack_parts(
         precision: The number format of the searches of attacks that allow it; verdicts are float32.
         known: Outcomes of an interrupted run by key: attacks go on where they were.
         processes: Who attacks: each takes every `size`-th chunk of samples, and all yield the same parts.
+        on_pass: Called after each pass of the model, as `Search` says.
     Yields:
         For each attack a part without samples, then its parts. The outcome is the same object each time.
     """
@@ -133,7 +136,7 @@ def attack_parts(
             outcome = (known or {}).get(key) or Outcome.begin(stage, broken)
             outcome.proof = attack.proves
             yield Part(key, outcome, torch.arange(0))
-            yield from _attack(model, samples, attack, outcome, seed, key, precision, processes)
+            yield from _attack(model, samples, attack, outcome, seed, key, precision, processes, on_pass)
             broken = outcome.broken
 
 
@@ -146,6 +149,7 @@ def _attack(
     key: str,
     precision: str,
     processes: Processes,
+    on_pass: OnPass | None,
 ) -> Iterator[Part]:
     left = outcome.attacked.nonzero().flatten()[outcome.done :]
     chunks = left.split(rows_per_chunk(samples.shape)) if len(left) else ()
@@ -159,7 +163,7 @@ def _attack(
             if processes.rank < len(turn):
                 numbers = turn[processes.rank]
                 x, y = upload(next(reader), device), upload(samples.y[numbers], device)
-                own = _attack_chunk(model, x, y, attack, seed, key, numbers, precision)
+                own = _attack_chunk(model, x, y, attack, seed, key, numbers, precision, on_pass)
         verdicts = [own] if processes.size == 1 else share_verdicts(own, processes)
         seconds = (time.perf_counter() - begin) / len(turn)
         for numbers, verdict in zip(turn, verdicts, strict=False):
@@ -174,10 +178,18 @@ def _attack(
 
 
 def _attack_chunk(
-    model: nn.Module, x: Tensor, y: Tensor, attack: "Attack", seed: int, key: str, numbers: Tensor, precision: str
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    attack: "Attack",
+    seed: int,
+    key: str,
+    numbers: Tensor,
+    precision: str,
+    on_pass: OnPass | None,
 ) -> Verdict:
     try:
-        verdict = attack_batch(attack, model, x, y, seed, numbers=numbers, precision=precision)
+        verdict = attack_batch(attack, model, x, y, seed, numbers=numbers, precision=precision, on_pass=on_pass)
     except RuntimeError as error:
         if not is_missing_gradient(error):
             raise
@@ -228,6 +240,7 @@ def attack_batch(
     *,
     numbers: Tensor | None = None,
     precision: str = "float32",
+    on_pass: OnPass | None = None,
 ) -> Verdict:
     """Attack every row of x; `numbers` are those of its rows in a larger set, which decide the draws.
 
@@ -246,7 +259,7 @@ def attack_batch(
             part = slice(done, done + size)
             place = torch.arange(len(x[part]), device=x.device)
             rows = Rows(x[part], y[part], attack.ball.around(x[part]), numbers[part], place)
-            found.append(attack.search_type(model, rows, attack.ball, fast=fast))
+            found.append(attack.search_type(model, rows, attack.ball, fast=fast, on_pass=on_pass))
             if len(rows):
                 with reading_once():
                     attack.search(found[-1], seed)
@@ -273,7 +286,7 @@ def _search_closest_again(attack: "Attack", search: Search, seed: int) -> None:
     """
     closest = search.closest_rows(math.ceil(SHARE_SEARCHED_AGAIN * len(search.rows)))
     if len(closest):
-        again = Search(search.model, closest.alone(), search.ball)
+        again = search.nested(search.model, closest.alone())
         attack.search(again, seed)
         search.take_over(again, closest)
 
@@ -344,8 +357,8 @@ def check_plans(model: nn.Module, samples: Samples, plans: Mapping[str, Plan]) -
         attack.check(model, x)
 
 
-def check_model(model: nn.Module, samples: Samples) -> None:
-    """Raise InputError unless the model maps a sample to at least as many logits as there are classes."""
+def check_model(model: nn.Module, samples: Samples) -> int:
+    """Return how many logits the model has; raise InputError unless it maps a sample to one for each class."""
     x = load_rows(model, samples, slice(0, 1))[0].clone()
     try:
         out = compute_logits(model, x)
@@ -364,6 +377,7 @@ def check_model(model: nn.Module, samples: Samples) -> None:
     if out.shape[1] < classes:
         row, label = int(samples.y.argmax()), int(samples.y.max())
         raise InputError("too-few-outputs", name=name, classes=classes, row=row, label=label, outputs=out.shape[1])
+    return int(out.shape[1])
 
 
 def _refused_samples(model: nn.Module, samples: Samples, x: Tensor, error: Exception) -> InputError:

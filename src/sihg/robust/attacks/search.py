@@ -22,6 +22,7 @@ from sihg.robust.waits import late, look_at, read_collected, refuse_if, upload
 ROWS_PER_DRAW = 64  # rows that share a generator, so that draws do not depend on how many rows are attacked at once
 EXACT_STEPS = 1  # the last of a run whose gradient is float32, as is the pass after it; 5 break hardly more
 SLACK = 1e-5  # of eps: what rounding may add to a distance
+OnPass = Callable[[int, int, int], object]  # receives new passes, new forward passes, and rows known to be broken
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,6 +132,8 @@ class Search:
         rows: The samples, with the perturbations that are allowed.
         ball: The ball, for its bounds (default: none).
         fast: Whether gradients are computed in the format that `number_formats` chose for ascents.
+        on_pass: Receives, after each pass of the model, the rows that it counts as passes and as forward passes, and
+            how many rows are known to be broken. On other devices than a CPU that is known when rows leave the search.
     Example:
         >>> x, y, row = torch.tensor([[0.0, 1.0]]), torch.tensor([0]), torch.tensor([0])
         >>> search = Search(nn.Identity(), Rows(x, y, Ball(0.1).around(x), row, row))
@@ -138,8 +141,16 @@ class Search:
         ([[0.0, 1.0]], 0)
     """
 
-    def __init__(self, model: nn.Module, rows: Rows, ball: Ball | None = None, *, fast: bool = False) -> None:
-        self.model, self.rows, self.fast = model, rows, fast
+    def __init__(
+        self,
+        model: nn.Module,
+        rows: Rows,
+        ball: Ball | None = None,
+        *,
+        fast: bool = False,
+        on_pass: OnPass | None = None,
+    ) -> None:
+        self.model, self.rows, self.fast, self.on_pass = model, rows, fast, on_pass
         self.ball = ball or Ball(0.0, bounds=None)
         self.x_adv = rows.x.clone()
         self.broken = torch.zeros(len(rows), dtype=torch.bool, device=rows.x.device)
@@ -148,6 +159,22 @@ class Search:
         self.passes = self.forwards = self.classes = 0
         self._on_cpu = rows.x.device.type == "cpu"
         self._looks = 0  # of `record_broken`, since `unbroken`
+        self._known_broken = 0
+
+    def nested(self, model: nn.Module, rows: Rows) -> "Search":
+        """Return a search of its own for some rows, or on another model; its passes are heard as those of this one."""
+        on_pass = self.on_pass
+        if on_pass is None:
+            return Search(model, rows, self.ball)
+        return Search(model, rows, self.ball, on_pass=lambda made, alone, _: on_pass(made, alone, self._known_broken))
+
+    def count(self, *, passes: int = 0, forwards: int = 0) -> None:
+        """Count rows that the model was applied to, with or without a backward pass."""
+        self.passes, self.forwards = self.passes + passes, self.forwards + forwards
+        if self.on_pass is not None:
+            if self._on_cpu:
+                self._known_broken = int(self.broken.sum())
+            self.on_pass(passes, forwards, self._known_broken)
 
     def unbroken(self) -> Rows:
         """Return the rows without a misclassified point so far."""
@@ -160,7 +187,9 @@ class Search:
         if self._on_cpu:
             return true_places(~broken) if bool(broken.any()) else None
         lost = late(int, broken.sum())
-        read_collected()  # one wait: the number, and what was to be checked
+        known = late(int, self.broken.sum()) if self.on_pass is not None else 0
+        read_collected()  # one wait: the numbers, and what was to be checked
+        self._known_broken = look_at(known)
         count = len(broken) - look_at(lost)
         return None if count == len(broken) else broken.to(torch.uint8).argsort(stable=True)[:count]
 
@@ -172,9 +201,10 @@ class Search:
 
     def compute_logits(self, rows: Rows, point: Tensor) -> Tensor:
         """Return the logits at `point`, in float32 also in a fast search."""
-        self.forwards += len(rows)
         with torch.no_grad(), exact_float32(point.device.type):
-            return self._check(self.model(point), rows)
+            logits = self._check(self.model(point), rows)
+        self.count(forwards=len(rows))
+        return logits
 
     def compute_gradient(
         self, rows: Rows, point: Tensor, loss: Loss, *, exact: bool = False
@@ -187,7 +217,6 @@ class Search:
             loss: Computes the loss of each row from logits and labels.
             exact: Whether to compute in float32 also in a fast search.
         """
-        self.passes += len(rows)
         exact = exact or not self.fast
         point = point.detach().requires_grad_()
         with torch.enable_grad(), exact_float32(point.device.type) if exact else nullcontext():
@@ -195,6 +224,7 @@ class Search:
             self._check(logits, rows)
             losses = loss(logits, rows.y)
             (g,) = torch.autograd.grad(losses.sum(), point)
+        self.count(passes=len(rows))
         g = g.contiguous() if 0 in g.stride() else g  # an expanded gradient could not be changed in place
         if not self._on_cpu or not math.isfinite(float(g.sum())):  # on a CPU the sum is the cheaper test
             bad = ~torch.isfinite(g).flatten(1).all(1)  # g itself is changed in place

@@ -62,6 +62,10 @@ class Square(Attack):
         """Whether it compares logits: it lowers the margin."""
         return True
 
+    def max_passes(self, classes: int) -> float:  # noqa: ARG002
+        """Return a forward pass per query, and one at the sample."""
+        return (1 + self.restarts * self.queries) / 3
+
     def search(self, search: Search, seed: int) -> None:
         """Run R times, each on the rows that are not broken yet."""
         search.record_clean()

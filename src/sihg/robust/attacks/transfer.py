@@ -49,9 +49,13 @@ class Transfer(Attack):
             why = (str(error) or repr(error)).split("\n")[0]
             raise InputError("transfer-shape", shape=tuple(x.shape[1:]), why=why) from error
 
+    def max_passes(self, classes: int) -> float:  # noqa: ARG002
+        """Return the passes of PGD, and the forward pass at its point."""
+        return self.steps + 2 / 3
+
     def search(self, search: Search, seed: int) -> None:
         """Attack the source to the end, whether or not it breaks on the way, and record the points."""
-        rows, found = search.rows, Search(self.source, search.rows)
+        rows, found = search.rows, search.nested(self.source, search.rows)
         attack = PGD(eps=self.eps, norm=self.norm, bounds=self.bounds, steps=self.steps, last_iterate=True)
         with inner_mode(self.source, "running"):
             attack.search(found, seed)

@@ -8,10 +8,12 @@ from sihg.robust.evaluation.evaluate import evaluate, robust_curve
 from sihg.robust.evaluation.evaluate_run import EvaluationRequest, evaluate_run
 from sihg.robust.evaluation.findings import Evaluation, RadiusCurve
 from sihg.robust.evaluation.partial import EvaluationWarning
+from sihg.robust.evaluation.progress import EvaluationProgress
 
 __all__ = [
     "AutoAttack",
     "Evaluation",
+    "EvaluationProgress",
     "EvaluationRequest",
     "EvaluationWarning",
     "RadiusCurve",

@@ -3,7 +3,7 @@
 import hashlib
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -50,6 +50,7 @@ from sihg.robust.evaluation.diagnostics import (
 )
 from sihg.robust.evaluation.findings import Evaluation, RadiusCurve
 from sihg.robust.evaluation.partial import PartialResults
+from sihg.robust.evaluation.progress import Progress, ProgressTracker, check_progress
 from sihg.robust.evaluation.reattack import reattack_checks
 from sihg.robust.gradients import device_of, evaluation_mode, inner_mode, input_gradient
 from sihg.robust.precision import FORMATS, FormatChoice, choose_format, number_formats
@@ -60,7 +61,6 @@ from sihg.store.schema import EvaluationHeader, Json
 
 PRECISIONS = (*FORMATS, "auto")
 PROBED_ROWS = 128  # that `auto` measures passes on
-Progress = Callable[[str, int, int], object]  # receives an attack, how many samples are done, and of how many
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +158,7 @@ def evaluate(
         points: Whether to keep the adversarial examples, `evaluation.points`.
         resume: A folder: continue the interrupted evaluation there, and keep partial results in it until `save`.
         workers: Processes that read a torch Dataset, if its items do not fit in memory or are random.
-        progress: Receives (attack, samples done, samples in all) after each part of an attack.
+        progress: Receives an EvaluationProgress after each pass of the model, and before and after each part.
         processes: From `join_processes`: all of them call this with the same arguments, and share the attacks.
     Returns:
         The Evaluation: accuracies, outcomes per sample, and checks.
@@ -236,25 +236,30 @@ def run_task(
 ) -> Evaluation | RadiusCurve:
     """Attack and check. If this is interrupted, the partial results are written."""
     model, samples, seed = task.model, task.samples, task.header.seed
+    check_progress(progress)
     begin = time.perf_counter()
     with partial or nullcontext(), evaluation_mode(model), replace_gradients(model, task.bpda):
         state = ModelState(model)
-        check_model(model, samples)
+        outputs = check_model(model, samples)
         attacks = [attack for plan in task.plans.values() for attack in plan.values()]
         attacked = bool(task.radii) or any(not isinstance(attack, Natural) for attack in attacks)
         check_range(samples, task.ball if attacked else Ball(0.0, task.ball.norm, task.ball.bounds))
         check_plans(model, samples, task.plans)
         check_stand_ins(model, task.bpda, load_rows(model, samples, slice(0, 1))[0])
+        tracker = progress and ProgressTracker(progress, task.plans, samples, outputs, task.header.precision)
+        if tracker is not None:
+            tracker.begin_check("model")
         checks = list(inspect_model(model, samples, task.ball, seed, attacked=attacked))
         spent = time.perf_counter() - begin
-        outcomes = _attack(task, partial, progress, processes)
+        outcomes = _attack(task, partial, tracker, processes)
         begin = time.perf_counter()
         if task.radii:
             checks.append(check_full_split(len(samples), task.header.of))
             checks.append(check_other_attacks(task.plans, task.trained_with))
         else:
             checks += inspect_outcomes(samples, task.header.of, task.plans, outcomes, task.trained_with)
-            checks += reattack_checks(model, samples, task.ball, task.plans, outcomes, seed)
+            listen = None if tracker is None else tracker.begin_check
+            checks += reattack_checks(model, samples, task.ball, task.plans, outcomes, seed, listen=listen)
         checks.append(state.check())
     seconds = spent + time.perf_counter() - begin
     kind = RadiusCurve if task.radii else Evaluation
@@ -267,7 +272,7 @@ def run_task(
 
 
 def _attack(
-    task: Task, partial: PartialResults | None, progress: Progress | None, processes: Processes
+    task: Task, partial: PartialResults | None, tracker: ProgressTracker | None, processes: Processes
 ) -> list[Outcome]:
     known = None if partial is None else partial.known()
     outcomes: dict[str, Outcome] = {}
@@ -279,13 +284,14 @@ def _attack(
         precision=task.header.precision,
         known=known,
         processes=processes,
+        on_pass=None if tracker is None else tracker.on_pass,
     )
     for part in parts:
         outcomes[part.key] = part.outcome
         if partial is not None:
             partial.keep(part)
-        if progress is not None:
-            progress(part.key, part.outcome.done, int(part.outcome.attacked.sum()))
+        if tracker is not None:
+            tracker.show(part)
     return join_outcomes(task.plans, outcomes)
 
 

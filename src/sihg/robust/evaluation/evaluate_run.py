@@ -15,10 +15,11 @@ from sihg.robust.attacks.registry import attack_names, parse_curve, plan_attacks
 from sihg.robust.attacks.runner import check_device, check_model
 from sihg.robust.data.samples import Samples
 from sihg.robust.data.sources import open_data
-from sihg.robust.evaluation.evaluate import PRECISIONS, Progress, Task, make_task, record_name, run_task
+from sihg.robust.evaluation.evaluate import PRECISIONS, Task, make_task, record_name, run_task
 from sihg.robust.evaluation.findings import Evaluation, RadiusCurve
 from sihg.robust.evaluation.gallery import save_gallery
 from sihg.robust.evaluation.partial import PartialResults
+from sihg.robust.evaluation.progress import Progress
 from sihg.robust.threat import Ball
 from sihg.robust.training.config import Settings
 from sihg.robust.training.weights import SUFFIXES, Weights, load, load_weights, read_run_weights, read_weights_file
@@ -165,7 +166,7 @@ def evaluate_run(
         request: Which attacks on which samples (default: natural and pgd-20 on all test samples).
         data_dir: The folder of the data files.
         out: Where the record goes (default: RUN/evaluation; of a file, nowhere).
-        progress: Receives (attack, samples done, samples in all).
+        progress: Receives an EvaluationProgress after each pass of the model, and before and after each part.
         processes: From `join_processes`: all of them call this with the same arguments, and share the attacks.
     Returns:
         The Evaluation, or the RadiusCurve if the request has a curve.

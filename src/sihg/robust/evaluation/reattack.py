@@ -18,6 +18,7 @@ from sihg.robust.attacks.base import Natural
 from sihg.robust.attacks.pgd import FGSM, PGD
 from sihg.robust.attacks.registry import Plan
 from sihg.robust.attacks.runner import Outcome, load_rows, run_attacks
+from sihg.robust.attacks.search import OnPass
 from sihg.robust.data.samples import Samples, stratified_rows
 from sihg.robust.evaluation.diagnostics import CHANCE, MIN_SAMPLES, NO_GRADIENT, warn_if
 from sihg.robust.gradients import compute_logits, cross_entropy_per_row, try_input_gradient
@@ -40,10 +41,12 @@ def reattack_checks(
     seed: int,
     *,
     share: float = MAX_PASSES_SHARE,
+    listen: Callable[[str], OnPass] | None = None,
 ) -> Iterator[Check]:
     """Compare attacks with weaker ones: those of the evaluation, or further ones on some samples.
 
     The cheapest check runs first. All together take at most `share` of the evaluation's passes, or a fixed number.
+    `listen` gets the name of each check that is run, and returns what is called after each pass of the model.
     """
     checks = {"one step": _check_one_step, "radius": _check_radius, "steps": _check_steps, "runs": _check_restarts}
     found = torch.stack([outcome.broken & (not outcome.proof) for outcome in outcomes]).any(0)
@@ -61,6 +64,7 @@ def reattack_checks(
     allowed = probe.passes = max(share * sum(map(_passes, outcomes)), probe.min_passes())
     for place, (name, check) in enumerate(checks.items()):
         probe.checks = len(checks) - place
+        probe.on_pass = listen and listen(name)
         try:
             yield check(probe) or Check(
                 name, "not run", f"with it the checks would take more than {allowed:.0f} passes"
@@ -80,6 +84,7 @@ class Probe:
     found: Tensor  # which samples some attack of the evaluation broke
     passes: float = 0.0
     checks: int = 1
+    on_pass: OnPass | None = None
     tried: dict[object, tuple[PGD, Tensor, Tensor]] = field(default_factory=dict)  # which samples were attacked, broken
 
     def has_gradient(self) -> bool:
@@ -117,7 +122,8 @@ class Probe:
         seen, broken = self._seen(attack)
         new = rows[~seen[rows]]
         if len(new):
-            (outcome,) = run_attacks(self.model, self.samples.take(new), {"": {"": attack}}, seed=self.seed)
+            plans = {"": {"": attack}}
+            (outcome,) = run_attacks(self.model, self.samples.take(new), plans, seed=self.seed, on_pass=self.on_pass)
             seen[new], broken[new] = True, outcome.broken
             self.passes -= _passes(outcome)
         return broken[rows]
