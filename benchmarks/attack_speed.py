@@ -40,7 +40,7 @@ from benchmarks.pgd_peers import (
 )
 from benchmarks.separate_processes import SeparateProcesses
 from benchmarks.timing import Measurement, Report, Row, SkipBenchmark, Timings, Value, time_interleaved
-from sihg.robust.attacks.runner import rows_per_chunk
+from sihg.robust.attacks.chunk_size import rows_per_chunk
 from sihg.robust.data import load
 from sihg.robust.data.batches import batches
 from sihg.robust.methods import PGDAT

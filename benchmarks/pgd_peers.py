@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from benchmarks.timing import PEER_BATCH_SIZES, Measurement, Ratio, Timings, Value, time_interleaved, time_once
 from sihg.robust.attacks import PGD, runner
+from sihg.robust.attacks.chunk_size import rows_per_chunk
 
 art_attacks: Any = import_module("art.attacks.evasion")  # all of these are untyped
 art_classification: Any = import_module("art.estimators.classification")
@@ -123,7 +124,7 @@ def our_pgd(case: Case) -> PGD:
 
 def ours(case: Case, size: int | None = None) -> Attack:
     """Return our attack, in chunks of its own choice or of `size` rows."""
-    rows = size or runner.rows_per_chunk(case.x.shape[1:])
+    rows = size or rows_per_chunk(case.x.shape[1:])
 
     def call() -> Tensor:
         with patch.object(runner, "rows_per_chunk", lambda _shape: rows):

@@ -81,6 +81,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
         metavar="M=G",
         help="give module M the gradient of G in the backward pass: identity, or path.py:function; may be repeated",
     )
+    parser.add_argument(
+        "--batch-size",
+        type=count,
+        metavar="N",
+        help="the most samples to attack at once (default: as many as are fast)",
+    )
     parser.add_argument("--curve", metavar="A:B:N", help="accuracy at N radii from A to B, such as 0:8/255:9")
     parser.add_argument("--points", action="store_true", help="keep the adversarial examples, NAME.points.npy")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the folder of the records (default: RUN/evaluation)")
@@ -110,6 +116,7 @@ def run(args: argparse.Namespace) -> int:
         "seed",
         "last_iterate",
         "precision",
+        "batch_size",
         "checkpoint",
         "curve",
         "points",

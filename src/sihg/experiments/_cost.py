@@ -11,8 +11,9 @@ from statistics import median
 import torch
 
 from sihg.robust.attacks import Attack
+from sihg.robust.attacks.chunk_size import rows_per_chunk
 from sihg.robust.attacks.registry import plan_attacks
-from sihg.robust.attacks.runner import check_plans, rows_per_chunk, run_attacks
+from sihg.robust.attacks.runner import check_plans, run_attacks
 from sihg.robust.data import sources
 from sihg.robust.data.samples import Samples, stratified_subset
 from sihg.robust.threat import Ball

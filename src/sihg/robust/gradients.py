@@ -73,6 +73,13 @@ def device_of(model: nn.Module) -> torch.device:
     return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
 
 
+def as_input(model: nn.Module, x: Tensor) -> Tensor:
+    """Return x as the model's weights are, where both are float32 or float64; otherwise x itself."""
+    floats = (torch.float32, torch.float64)
+    found = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    return x.to(next(iter(found))) if x.dtype in floats and len(found) == 1 and found <= set(floats) else x
+
+
 def unwrap(model: nn.Module) -> nn.Module:
     """Return the module in a DistributedDataParallel, whose passes do not wait for other processes; else the model.
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sihg.robust.attacks import APGD, FAB, FGSM, PGD, Attack, Certified, Noise, Square, Transfer, runner
+from sihg.robust.attacks import APGD, FAB, FGSM, PGD, Attack, Certified, Noise, Square, Transfer
+from sihg.robust.attacks.chunk_size import rows_per_chunk
 from tests.refused import refused
 from tests.robust.attacks.trained_models import mixed, trained
 from tests.robust.methods.nets import gradients, net, samples
@@ -46,7 +47,7 @@ def test_parts_give_what_the_whole_gives(norm: str) -> None:
 def test_rows_per_chunk() -> None:
     """About as many values whatever the shape, in multiples of the 64 rows that are drawn together."""
     shapes = ((1, 28, 28), (3, 32, 32), (3, 224, 224), (6,), ())
-    assert [runner.rows_per_chunk(shape) for shape in shapes] == [1024, 256, 64, 1024, 1024]
+    assert [rows_per_chunk(shape) for shape in shapes] == [1024, 256, 64, 1024, 1024]
 
 
 def test_no_rows() -> None:

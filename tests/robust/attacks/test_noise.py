@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sihg.robust.attacks import Noise, runner
+from sihg.robust.attacks import Noise, chunk_size
 from tests.robust.attacks.trained_models import assert_inside, bounds_of, trained
 from tests.robust.methods.nets import IMAGE, samples, watched
 
@@ -58,7 +58,7 @@ def test_draws_depend_on_a_rows_number_alone(norm: str, monkeypatch: pytest.Monk
     assert torch.equal(part.broken, whole.broken[some])
     torch.testing.assert_close(part.x_adv, whole.x_adv[some], rtol=0, atol=0)
     assert not torch.equal(whole.x_adv, other.x_adv)
-    monkeypatch.setattr(runner, "MAX_ROWS", 64)
+    monkeypatch.setattr(chunk_size, "MAX_ROWS", 64)
     assert torch.equal(attack.run(model, x, y, seed=3).x_adv, whole.x_adv)
 
 

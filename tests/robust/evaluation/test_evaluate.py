@@ -204,7 +204,7 @@ def test_wrong_inputs_are_named() -> None:
         evaluate(big, digits(5), attacks="natural", eps=0.1)
     double = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).double()
     with refused("model-refuses-samples", dtype=torch.float32):
-        check_model(double, digits(5))
+        check_model(double, digits(5), as_stored=True)
 
 
 def test_logits_that_are_nan_are_an_error() -> None:

@@ -5,9 +5,7 @@ In a cascade, each attack sees the samples that those before did not break.
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,10 +14,11 @@ from torch import Tensor, nn
 
 from sihg.core.processes import ALONE, Processes
 from sihg.errors import InputError
+from sihg.robust.attacks.chunk_size import rows_per_chunk
 from sihg.robust.attacks.registry import Plan
-from sihg.robust.attacks.search import ROWS_PER_DRAW, OnPass, Rows, Search, Verdict, check_points, share_verdicts
+from sihg.robust.attacks.search import OnPass, Rows, Search, Verdict, check_points, share_verdicts
 from sihg.robust.data.samples import Samples
-from sihg.robust.gradients import compute_logits, device_of, evaluation_mode, inner_mode, is_missing_gradient
+from sihg.robust.gradients import as_input, compute_logits, device_of, evaluation_mode, inner_mode, is_missing_gradient
 from sihg.robust.precision import exact_float32, number_formats
 from sihg.robust.threat import Ball
 from sihg.robust.waits import reading_once, upload
@@ -28,11 +27,9 @@ if TYPE_CHECKING:
     from sihg.robust.attacks.base import Attack
 
 HALF_PRECISION = (torch.float16, torch.bfloat16)
-MAX_VALUES, MAX_ROWS = 1024 * 784, 1024  # values of x, and rows, in a chunk: measured, see benchmarks/attack_speed.py
 FAST_REMARK = "searched in bfloat16, which can miss breaks that float32 finds: report float32"
 SHARE_SEARCHED_AGAIN = 0.1  # of a chunk's rows, in float32, after a search in bfloat16
 ROWS_PER_LOOK = 4096  # samples converted to floats at once
-_row_limit: ContextVar[int | None] = ContextVar("row_limit", default=None)
 
 
 @dataclass(eq=False)
@@ -162,7 +159,7 @@ def _attack(
         with processes.together():
             if processes.rank < len(turn):
                 numbers = turn[processes.rank]
-                x, y = upload(next(reader), device), upload(samples.y[numbers], device)
+                x, y = upload(as_input(model, next(reader)), device), upload(samples.y[numbers], device)
                 own = _attack_chunk(model, x, y, attack, seed, key, numbers, precision, on_pass)
         verdicts = [own] if processes.size == 1 else share_verdicts(own, processes)
         seconds = (time.perf_counter() - begin) / len(turn)
@@ -291,24 +288,6 @@ def _search_closest_again(attack: "Attack", search: Search, seed: int) -> None:
         search.take_over(again, closest)
 
 
-def rows_per_chunk(shape: Sequence[int]) -> int:
-    """Return how many samples of this shape to attack at once: a multiple of ROWS_PER_DRAW, or the limit set."""
-    fitting = MAX_VALUES // max(1, math.prod(shape)) // ROWS_PER_DRAW * ROWS_PER_DRAW
-    return min(max(ROWS_PER_DRAW, min(MAX_ROWS, fitting)), _row_limit.get() or MAX_ROWS)
-
-
-@contextmanager
-def limit_rows(most: int | None) -> Iterator[None]:
-    """Attack at most so many rows at once within the block; None sets no limit. Draws do not depend on it."""
-    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
-        raise InputError("count-range", setting="batch_size", value=most)
-    token = _row_limit.set(most)
-    try:
-        yield
-    finally:
-        _row_limit.reset(token)
-
-
 def check_module(model: object) -> None:
     """Raise InputError unless the model is a torch.nn.Module, which has a mode, a state and a device."""
     if not isinstance(model, nn.Module):
@@ -335,9 +314,9 @@ def check_batch(x: Tensor, y: Tensor, numbers: Tensor) -> None:
 
 
 def load_rows(model: nn.Module, samples: Samples, rows: Tensor | slice) -> tuple[Tensor, Tensor]:
-    """Return these samples as floats, and their labels, on the device of the model."""
+    """Return these samples as floats of the model's type, and their labels, on the device of the model."""
     device = device_of(model)
-    return samples.floats(rows).to(device), samples.y[rows].to(device)
+    return as_input(model, samples.floats(rows)).to(device), samples.y[rows].to(device)
 
 
 def check_range(samples: Samples, ball: Ball) -> None:
@@ -357,9 +336,13 @@ def check_plans(model: nn.Module, samples: Samples, plans: Mapping[str, Plan]) -
         attack.check(model, x)
 
 
-def check_model(model: nn.Module, samples: Samples) -> int:
-    """Return how many logits the model has; raise InputError unless it maps a sample to one for each class."""
-    x = load_rows(model, samples, slice(0, 1))[0].clone()
+def check_model(model: nn.Module, samples: Samples, *, as_stored: bool = False) -> int:
+    """Return how many logits the model has; raise InputError unless it maps a sample to one for each class.
+
+    With `as_stored`, the sample is not converted to the type of the weights: trainings take it as it is.
+    """
+    x = samples.floats(slice(0, 1)).to(device_of(model)) if as_stored else load_rows(model, samples, slice(0, 1))[0]
+    x = x.clone()
     try:
         out = compute_logits(model, x)
     except InputError:

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from sihg.core.draw import generator
 from sihg.errors import InputError
 from sihg.robust.data.array_files import MappedRows
 from sihg.robust.data.available_memory import max_memory
 from sihg.robust.data.lazy_rows import Index, LazyRows, RowSource, as_floats
+from sihg.robust.data.loader import unpack_loader
 from sihg.robust.data.locations import DataWarning
 from sihg.robust.data.pixels import as_tensor
 from sihg.robust.data.reading import read_ahead
@@ -110,7 +111,7 @@ def as_samples(data: object, *, classes: Sequence[str] | None = None, name: str 
     """Convert data to Samples and check every row.
 
     Args:
-        data: Samples, a torch Dataset of pairs (x, y), or a pair (x, y) of tensors or arrays.
+        data: Samples, a torch Dataset of pairs (x, y) or a DataLoader of it, or a pair (x, y) of tensors or arrays.
         classes: The names of the classes (default: the data set's own `classes`, else the labels).
         name: What messages call the set.
     Returns:
@@ -131,6 +132,8 @@ def open_samples(data: object, *, classes: Sequence[str] | None = None, name: st
     """
     if isinstance(data, Samples):
         return _checked(data.x, data.y, data.classes if classes is None else classes, data.name, data.lazy)
+    if isinstance(data, DataLoader):
+        data = unpack_loader(data, name)
     if isinstance(data, TensorDataset) and len(data.tensors) == 2:
         data = data.tensors
     if isinstance(data, Dataset):
@@ -139,7 +142,7 @@ def open_samples(data: object, *, classes: Sequence[str] | None = None, name: st
     if isinstance(data, tuple | list) and len(data) == 2:
         if isinstance(data[0], np.memmap) and data[0].ndim and data[0].nbytes > max_memory():
             return lazy_samples(MappedRows(data[0]), as_tensor(data[1], "y"), classes=classes, name=name)
-        return _checked(as_tensor(data[0], "x"), as_tensor(data[1], "y"), classes, name)
+        return _checked(as_tensor(data[0], "x"), *_from_one_hot(as_tensor(data[1], "y"), classes, name), name)
     raise InputError("not-a-data-set", type=type(data).__name__)
 
 
@@ -267,6 +270,14 @@ def _checked(x: Tensor, y: Tensor, names: Sequence[str] | None, name: str, lazy:
     if names is None:
         names = [str(label) for label in range(int(y.max()) + 1)]
     return Samples(x.contiguous(), y.contiguous(), tuple(map(str, names)), name, lazy)
+
+
+def _from_one_hot(y: Tensor, classes: Sequence[str] | None, name: str) -> tuple[Tensor, Sequence[str] | None]:
+    """Return the place of the 1 in each row of one-hot labels, with as many classes as columns; others unchanged."""
+    if y.ndim != 2 or y.shape[1] < 2 or not bool((((y == 0) | (y == 1)).all(1) & (y.sum(1) == 1)).all()):
+        return y, classes
+    warnings.warn(f"{name}: y is one-hot, so the place of the 1 is the label", DataWarning, stacklevel=4)
+    return y.to(torch.uint8).argmax(1), classes or [str(label) for label in range(y.shape[1])]
 
 
 def _first_bad(good: Tensor, values: Tensor) -> tuple[int, float] | None:

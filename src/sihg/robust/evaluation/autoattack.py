@@ -13,6 +13,7 @@ from sihg.errors import InputError, UnknownNameError
 from sihg.parse import Number, parse_number
 from sihg.robust.attacks.apgd import APGD
 from sihg.robust.attacks.base import Attack, Natural, check_counts
+from sihg.robust.attacks.chunk_size import limit_rows
 from sihg.robust.attacks.fab import FAB
 from sihg.robust.attacks.registry import STANDARD
 from sihg.robust.attacks.runner import (
@@ -22,7 +23,6 @@ from sihg.robust.attacks.runner import (
     check_plans,
     check_range,
     join_outcomes,
-    limit_rows,
 )
 from sihg.robust.attacks.square import Square
 from sihg.robust.data.pixels import as_tensor

@@ -18,6 +18,7 @@ from sihg.core.processes import ALONE, Processes
 from sihg.errors import InputError, UnknownNameError
 from sihg.parse import Number, file_name, parse_number
 from sihg.robust.attacks.base import Natural
+from sihg.robust.attacks.chunk_size import limit_rows, rows_per_chunk
 from sihg.robust.attacks.registry import Attacks, LoadSource, Plan, check_radii, describe_plans, plan_attacks
 from sihg.robust.attacks.replaced_gradients import (
     Bpda,
@@ -36,7 +37,6 @@ from sihg.robust.attacks.runner import (
     check_range,
     join_outcomes,
     load_rows,
-    rows_per_chunk,
 )
 from sihg.robust.attacks.transfer import Transfer
 from sihg.robust.data.contents import sum_of
@@ -78,6 +78,7 @@ class Task:
     radii: tuple[float, ...] = ()  # of a curve
     remark: str = ""  # why `auto` chose the number format
     bpda: Mapping[str, StandIn] = field(default_factory=dict)  # by the name of the module
+    batch_size: int | None = None  # the most samples to attack at once
 
     def open_partial(
         self,
@@ -134,6 +135,7 @@ def evaluate(
     points: bool = False,
     resume: str | Path | None = None,
     workers: int = 0,
+    batch_size: int | None = None,
     progress: Progress | None = None,
     processes: Processes = ALONE,
 ) -> Evaluation:
@@ -141,7 +143,8 @@ def evaluate(
 
     Args:
         model: A module that maps (n, ...) to logits (n, classes). It stays on its device and keeps its modes.
-        data: A pair (x, y), a torch Dataset or Samples; uint8 values stand for value / 255.
+        data: A pair (x, y) of tensors or arrays, a torch Dataset or DataLoader, or Samples; uint8 values stand for
+            value / 255. Between float32 and float64, x is converted to what the model has.
         eps: The radius of the ball, such as 0.1 or "8/255".
         norm: The norm of the ball, "linf", "l2" or "l1"; also as AutoAttack writes it, "Linf".
         bounds: The range of x + delta, two numbers or tensors; None for no bounds.
@@ -158,6 +161,8 @@ def evaluate(
         points: Whether to keep the adversarial examples, `evaluation.points`.
         resume: A folder: continue the interrupted evaluation there, and keep partial results in it until `save`.
         workers: Processes that read a torch Dataset, if its items do not fit in memory or are random.
+        batch_size: The most samples to attack at once (default: as many as are fast). Draws do not depend on it, so
+            results can differ by rounding only.
         progress: Receives an EvaluationProgress after each pass of the model, and before and after each part.
         processes: From `join_processes`: all of them call this with the same arguments, and share the attacks.
     Returns:
@@ -173,7 +178,7 @@ def evaluate(
     whole = open_samples(data)
     arguments = (model, whole, attacks, ball, (), samples, seed, trained_with)
     how: dict[str, Any] = {"last_iterate": last_iterate, "precision": precision, "bpda": bpda}
-    task = make_task(*arguments, **how, workers=workers, processes=processes)
+    task = make_task(*arguments, **how, workers=workers, batch_size=batch_size, processes=processes)
     home = None if resume is None else Path(resume) / "evaluation"
     result = run_task(task, task.open_partial(home, points=points, processes=processes), progress, processes)
     assert isinstance(result, Evaluation)
@@ -197,6 +202,7 @@ def robust_curve(
     points: bool = False,
     resume: str | Path | None = None,
     workers: int = 0,
+    batch_size: int | None = None,
     progress: Progress | None = None,
     processes: Processes = ALONE,
 ) -> RadiusCurve:
@@ -221,7 +227,7 @@ def robust_curve(
     ball, whole = Ball(eps[-1], norm, bounds), open_samples(data)
     arguments = (model, whole, attacks, ball, eps, samples, seed, trained_with)
     how: dict[str, Any] = {"last_iterate": last_iterate, "precision": precision, "bpda": bpda}
-    task = make_task(*arguments, **how, workers=workers, processes=processes)
+    task = make_task(*arguments, **how, workers=workers, batch_size=batch_size, processes=processes)
     home = None if resume is None else Path(resume) / "evaluation"
     result = run_task(task, task.open_partial(home, points=points, processes=processes), progress, processes)
     assert isinstance(result, RadiusCurve)
@@ -238,7 +244,8 @@ def run_task(
     model, samples, seed = task.model, task.samples, task.header.seed
     check_progress(progress)
     begin = time.perf_counter()
-    with partial or nullcontext(), evaluation_mode(model), replace_gradients(model, task.bpda):
+    rows = limit_rows(task.batch_size)
+    with partial or nullcontext(), evaluation_mode(model), replace_gradients(model, task.bpda), rows:
         state = ModelState(model)
         outputs = check_model(model, samples)
         attacks = [attack for plan in task.plans.values() for attack in plan.values()]
@@ -311,13 +318,14 @@ def make_task(
     source: "LoadSource | None" = None,
     weights: Mapping[str, Tensor] | None = None,
     workers: int = 0,
+    batch_size: int | None = None,
     processes: Processes = ALONE,
 ) -> Task:
     """Plan the attacks, draw so many samples (None: all), and describe the evaluation for its record."""
     plans = plan_attacks(attacks, ball, radii, last_iterate=last_iterate, source=source)
     check_module(model)
     stand_ins = find_stand_ins(model, bpda)
-    with replace_gradients(model, stand_ins):
+    with limit_rows(batch_size), replace_gradients(model, stand_ins):
         choice = choose_precision(model, whole, plans, precision)
     index = stratified_subset(replace(whole, x=torch.arange(len(whole)), lazy=None), count, seed).x
     low, high = (-torch.inf, torch.inf) if ball.bounds is None else ball.bounds
@@ -350,7 +358,7 @@ def make_task(
     samples = whole if len(index) == len(whole) else whole.take(index)
     samples = samples.when_read(bounds=ball.bounds, workers=workers).settled()
     header = msgspec.structs.replace(header, contents=sum_of([samples]))
-    record, seen = record_name(parts), (trained_with, tuple(radii), choice.reason, stand_ins)
+    record, seen = record_name(parts), (trained_with, tuple(radii), choice.reason, stand_ins, batch_size)
     return Task(model, samples, index, ball, plans, header, record, *seen)
 
 

@@ -43,6 +43,7 @@ class EvaluationRequest:
         precision: The number format in which pgd and apgd search: float32, bfloat16 or auto; verdicts are float32.
         bpda: Other gradients for modules whose own gradient lies: by the name of the module "identity" or a function,
             "path.py:name".
+        batch_size: The most samples to attack at once (default: as many as are fast).
         checkpoint: Which weights of a run, "last" or "best".
         curve: The radii of a curve, "A:B:N"; None for a table at the run's eps.
         points: Whether to keep the adversarial examples, NAME.points.npy.
@@ -61,6 +62,7 @@ class EvaluationRequest:
     last_iterate: bool = False
     precision: str = "float32"
     bpda: Mapping[str, str] = field(default_factory=dict)
+    batch_size: int | None = None
     checkpoint: str | None = None
     curve: str | None = None
     points: bool = False
@@ -226,6 +228,7 @@ def prepare(target: Target, *, data_dir: Path | None = None, processes: Processe
         source=load_source,
         weights=weights.tensors,
         workers=settings.workers,
+        batch_size=request.batch_size,
         processes=processes,
     )
     header = msgspec.structs.replace(

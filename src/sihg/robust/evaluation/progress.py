@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from sihg.errors import InputError
 from sihg.robust.attacks.base import Attack
+from sihg.robust.attacks.chunk_size import rows_per_chunk
 from sihg.robust.attacks.registry import Plan
-from sihg.robust.attacks.runner import SHARE_SEARCHED_AGAIN, Part, rows_per_chunk
+from sihg.robust.attacks.runner import SHARE_SEARCHED_AGAIN, Part
 from sihg.robust.attacks.search import OnPass
 from sihg.robust.data.samples import Samples
 

@@ -115,7 +115,7 @@ def preflight(
         held_out = held_out.when_read(bounds=settings.bounds, workers=settings.workers).settled()
     device = check_device(settings.device)
     model = model.to(device)
-    check_model(model, train)
+    check_model(model, train, as_stored=True)
     sample = train.floats(slice(1)).to(device)
     _check_smallest_batch(model, sample, len(train), settings)
     ball = Ball(settings.eps, settings.norm, settings.bounds)
