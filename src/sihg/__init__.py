@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from sihg.robust.methods import FastAT as FastAT
     from sihg.robust.methods import FreeAT as FreeAT
     from sihg.robust.methods import Natural as Natural
+    from sihg.robust.models.load_model import load_model as load_model
     from sihg.robust.precision import number_formats as number_formats
     from sihg.robust.training.fit import fit as fit
     from sihg.robust.training.weights import load as load
@@ -76,6 +77,7 @@ _HOMES = {
     "join_processes": "sihg.core.processes",
     "number_formats": "sihg.robust.precision",
     "load": "sihg.robust.training.weights",
+    "load_model": "sihg.robust.models.load_model",
     **dict.fromkeys(_EVALUATION, "sihg.robust.evaluation"),
     **dict.fromkeys(_ATTACKS, "sihg.robust.attacks"),
     **dict.fromkeys(_METHODS, "sihg.robust.methods"),

@@ -298,7 +298,7 @@ def test_mistakes(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         ((tmp_path / "cut.pt", *model), "weights-not-only-tensors"),
         ((tmp_path / "cut.safetensors", *model), "weights-unreadable"),
         ((tmp_path / "other.pth", *model), "weights-no-state-dict"),
-        ((tmp_path / "quarter.safetensors", *model), "weights-other-model"),
+        ((tmp_path / "quarter.safetensors", *model), "weights-other-shape"),
         ((tmp_path / "cut.pt", *model, "--checkpoint", "best"), "checkpoint-of-file"),
         ((done, "--data", f"npz:{tmp_path / 'big.npz'}"), "weights-shape"),
         ((done, "--attacks", "apgd"), "unknown-attack"),

@@ -29,8 +29,7 @@ from torch.utils.data import Dataset
 from sihg.errors import InputError
 from sihg.robust.data import DataWarning, as_samples, digits, load
 from sihg.robust.data.pickles import unpickle_arrays
-from sihg.robust.training.config import Settings
-from sihg.robust.training.weights import read_weights_file
+from sihg.robust.models.state_dicts import read_state_dict
 from tests.refused import refused
 from tests.robust.data.sets import archive, pickled, put, small_cifar, small_mnist, small_svhn, write_mnist, write_svhn
 
@@ -679,7 +678,7 @@ WEIGHTS = {
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_bad_weights_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
-        read_weights_file(put(tmp_path / name, WEIGHTS[name]), Settings())
+        read_state_dict(put(tmp_path / name, WEIGHTS[name]))
     assert caught.value.code.startswith("weights-")
     assert "\n" not in str(caught.value)
 
@@ -695,7 +694,7 @@ def test_good_weights_and_links_to_them_are_read(how: str, tmp_path: Path) -> No
     link = tmp_path / f"link{path.suffix}"
     link.symlink_to(path)
     for place in (path, link):
-        assert read_weights_file(place, Settings()).tensors["a"].tolist() == [1, 1, 1]
+        assert read_state_dict(place).tensors["a"].tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
@@ -706,7 +705,7 @@ def test_flipped_weights_load_or_are_refused(suffix: str, tmp_path: Path) -> Non
     for _ in range(2 * FLIPS):
         path.write_bytes(flipped(whole, rng))
         with suppress(InputError):
-            read_weights_file(path, Settings())
+            read_state_dict(path)
 
 
 # ---- pipes, devices and folders
@@ -736,7 +735,7 @@ def test_what_is_not_a_regular_file_is_refused(what: str, make: Callable[[Path],
         )
         make(path)
         if what in ("pt", "safetensors"):
-            return read_weights_file(path, Settings())
+            return read_state_dict(path)
         return load({"npz": f"npz:{path}", "image": f"folder:{tmp_path / 'set'}"}.get(what, what), tmp_path)
 
     with pytest.raises(InputError) as caught:

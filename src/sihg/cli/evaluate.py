@@ -25,6 +25,9 @@ EPILOG = """examples:
   sihg evaluate runs/first --attacks square-1000,noise,transfer:runs/pgd --samples 1000
   sihg evaluate runs/first --attacks standard --bpda defence=identity
   sihg evaluate weights.safetensors --model preact-resnet18 --data cifar10 --eps 8/255
+  sihg evaluate checkpoint.pt --model nets.py:make --normalise cifar10 --data cifar10 --eps 8/255 --out runs/theirs
+  sihg evaluate hf:models/vit-cifar10 --data cifar10 --eps 8/255
+  sihg evaluate robustbench:Carmon2019Unlabeled --data cifar10 --eps 8/255 --attacks standard
 
 attacks (R: restarts, each on the samples that are not broken yet):
 """
@@ -47,7 +50,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
     parser = commands.add_parser(
         "evaluate",
         help=summary,
-        description="Attack the model of a run, or weights in a file, and measure its accuracy.",
+        description="Attack the model of a run, or one from elsewhere, and measure its accuracy.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -55,8 +58,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
         "paths",
         type=Path,
         nargs="+",
-        metavar="RUN|FILE",
-        help="runs, checkpoints of runs, or weights files",
+        metavar="RUN|FILE|LIBRARY:NAME",
+        help="runs, checkpoints of runs, weights files, timm:NAME, hf:FOLDER or robustbench:NAME",
     )
     parser.add_argument(
         "--attacks", default="natural,pgd-20", metavar="A,B", help="names, by comma (default: %(default)s)"
@@ -94,11 +97,21 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
     threat.add_argument("--eps", metavar="E", help="radius of the ball, such as 8/255")
     threat.add_argument("--norm", metavar="N", help="linf, l2 or l1; also as AutoAttack writes it, Linf")
     threat.add_argument("--bounds", metavar="LOW,HIGH", help="the range of x + delta; none for no bounds")
-    what = parser.add_argument_group("the model (a file needs --model, --data and --eps; default: the run's)")
+    needs = "default: the run's; a file needs --model, --data and --eps, a library's model the last two"
+    what = parser.add_argument_group(f"the model ({needs})")
     what.add_argument("--data", metavar="D", help="the data set, see `sihg data list`")
     what.add_argument("--model", metavar="M", help="the model, as in `sihg train`")
     what.add_argument("--width", metavar="W", help="factor on its number of channels")
     what.add_argument("--device", metavar="D", help="where to compute: cpu, cuda, mps, ...")
+    theirs = parser.add_argument_group("a model from elsewhere")
+    theirs.add_argument(
+        "--normalise",
+        metavar="N",
+        help="what it does to values in [0, 1] first: imagenet, cifar10, cifar100, svhn, mnist, fashion-mnist, clip, "
+        "half (to [-1, 1]), 255 (to [0, 255]), none, or MEAN/STD such as 0.5,0.5,0.5/0.2,0.2,0.2 (default: as found)",
+    )
+    theirs.add_argument("--weights-key", metavar="K", help="which weights of a file with several (default: averaged)")
+    theirs.add_argument("--download", action="store_true", help="download weights that are not on this machine")
     add_trust(parser)
     add_common(parser)
     parser.set_defaults(run=run)
@@ -122,6 +135,9 @@ def run(args: argparse.Namespace) -> int:
         "points",
         "device",
         "trust",
+        "normalise",
+        "weights_key",
+        "download",
     )
     request = EvaluationRequest(
         attacks=args.attacks,
@@ -231,6 +247,7 @@ def check_lines(records: Records, *, several: bool) -> list[str]:
     lines = []
     for name, record in records:
         of = f" ({name})" if several else ""
+        lines += [f"note{of}: {note}" for note in record.notes]
         rows = record.curves if isinstance(record, CurveRecord) else record.attacks
         lines += [f"note{of}: {row.attack}: {row.remark}" for row in rows if row.remark]
         for check in record.checks:

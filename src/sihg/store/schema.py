@@ -245,6 +245,7 @@ class EvaluationHeader(Record, frozen=True, kw_only=True):
     rule: str  # which iterates count
     precision: str = "float32"  # number format of the searches; verdicts are always float32
     bpda: dict[str, str] = {}  # by module: what gave its gradient
+    notes: tuple[str, ...] = ()  # what was done to load the model, such as a prefix removed from names
     files: dict[str, str] = {}  # SHA-256 of the files beside the record
     edited: bool = False  # on purpose, and accepted by `sihg check`
 

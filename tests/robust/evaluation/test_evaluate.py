@@ -145,7 +145,7 @@ class Odd(nn.Module):
         ("flat", "output-shape", {"shape": (10,)}),
         ("few", "too-few-outputs", {"classes": 10, "outputs": 9}),
         ("map", "output-shape", {"shape": (1, 10, 2)}),
-        ("pair", "output-shape", {"shape": "tuple"}),
+        ("pair", "no-logits", {"type": "tuple", "classes": 10}),
         ("whole", "logits-dtype", {}),
         ("lookup", "model-refuses-samples", {"shape": (1, 8, 8), "dtype": torch.float32, "why": "no such row"}),
     ],

@@ -295,13 +295,13 @@ class Counting(nn.Module):
 
 
 def test_the_checks_keep_to_their_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the attacks, some samples are seen once, and 16 five times; each pass sees a sample once."""
+    """Before the attacks, some samples are seen once, and 16 six times; each pass sees a sample once."""
     monkeypatch.setattr(reattack, "MIN_PASSES", 0)
     for attacks in ("fgsm", "pgd-20", "pgd-60", "pgd-60-20", "pgd-200-9"):
         model = Counting()
         found = evaluate(model, digits().take(slice(100)), eps=EPS, attacks=attacks)
         seen = found.outcomes[0].passes + found.outcomes[0].forwards
-        assert model.seen - seen <= 0.25 * seen + 100
+        assert model.seen - seen <= 0.25 * seen + 120
         fine = [one.name for one in found.checks if one.name in NAMES and one.result == "fine"]
         assert fine == {"fgsm": [], "pgd-20": NAMES[:1], "pgd-200-9": NAMES}.get(attacks, fine)
 

@@ -112,7 +112,7 @@ def test_the_width_multiplies_the_channels() -> None:
 
 
 def test_an_unknown_name_lists_the_choices() -> None:
-    with refused("unknown-model", name="resnet", choices=(*MODELS, "package.module:name", "path.py:name")):
+    with refused("unknown-model", name="resnet", choices=(*MODELS, "timm:NAME", "package.module:name", "path.py:name")):
         build("resnet", (1, 8, 8), 10)
 
 

@@ -114,7 +114,8 @@ def describe_stand_ins(stand_ins: Mapping[str, StandIn]) -> dict[str, str]:
 def _find_modules(model: nn.Module, key: Key) -> list[str]:
     modules = dict(model.named_modules())
     if isinstance(key, str):
-        names = [name for name in modules if name == key]
+        ends = [name for name in modules if name.endswith(f".{key}")]  # in a model that an evaluation has wrapped
+        names = [key] if key in modules else ends if len(ends) == 1 else []
     elif isinstance(key, type):
         names = [name for name, module in modules.items() if isinstance(module, key)]
     else:

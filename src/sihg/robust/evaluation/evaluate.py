@@ -49,10 +49,12 @@ from sihg.robust.evaluation.diagnostics import (
     inspect_outcomes,
 )
 from sihg.robust.evaluation.findings import Evaluation, RadiusCurve
+from sihg.robust.evaluation.normalisation import check_normalisation
 from sihg.robust.evaluation.partial import PartialResults
 from sihg.robust.evaluation.progress import Progress, ProgressTracker, check_progress
 from sihg.robust.evaluation.reattack import reattack_checks
 from sihg.robust.gradients import device_of, evaluation_mode, inner_mode, input_gradient
+from sihg.robust.models.outputs import unwrap_outputs
 from sihg.robust.precision import FORMATS, FormatChoice, choose_format, number_formats
 from sihg.robust.threat import Ball, Bounds
 from sihg.store.checkpoint import sha256_of_tensors
@@ -257,6 +259,7 @@ def run_task(
         if tracker is not None:
             tracker.begin_check("model")
         checks = list(inspect_model(model, samples, task.ball, seed, attacked=attacked))
+        checks.append(check_normalisation(model, samples, seed))
         spent = time.perf_counter() - begin
         outcomes = _attack(task, partial, tracker, processes)
         begin = time.perf_counter()
@@ -324,6 +327,7 @@ def make_task(
     """Plan the attacks, draw so many samples (None: all), and describe the evaluation for its record."""
     plans = plan_attacks(attacks, ball, radii, last_iterate=last_iterate, source=source)
     check_module(model)
+    bare, (model, note) = model, unwrap_outputs(model, whole.shape, whole.dtype, len(whole.classes))
     stand_ins = find_stand_ins(model, bpda)
     with limit_rows(batch_size), replace_gradients(model, stand_ins):
         choice = choose_precision(model, whole, plans, precision)
@@ -332,8 +336,8 @@ def make_task(
     bounds = float(torch.as_tensor(low).min()), float(torch.as_tensor(high).max())  # of all features together
     header = EvaluationHeader(
         weights="",
-        sha256=sha256_of_tensors(weights or model.state_dict()),
-        checkpoint=type(model).__name__,
+        sha256=sha256_of_tensors(weights or bare.state_dict()),
+        checkpoint=type(bare).__name__,
         data=whole.name,
         split="",
         samples=len(index),
@@ -345,6 +349,7 @@ def make_task(
         rule="last iterate" if last_iterate else "any iterate",
         precision=processes.gather(choice.name)[0],  # `auto` is measured, and processes may differ
         bpda={name: stand_in.name for name, stand_in in stand_ins.items()},
+        notes=(note,) if note else (),
     )
     parts = [header.checkpoint, whole.name, "+".join(plans)]
     parts += [f"curve-{radii[0]:g}:{radii[-1]:g}:{len(radii)}" if radii else f"eps-{ball.eps:.6g}"]

@@ -20,9 +20,12 @@ from sihg.robust.evaluation.findings import Evaluation, RadiusCurve
 from sihg.robust.evaluation.gallery import save_gallery
 from sihg.robust.evaluation.partial import PartialResults
 from sihg.robust.evaluation.progress import Progress
+from sihg.robust.models.foreign import is_library_model
+from sihg.robust.models.load_model import check_source
+from sihg.robust.models.normalise import Normalisation
 from sihg.robust.threat import Ball
 from sihg.robust.training.config import Settings
-from sihg.robust.training.weights import SUFFIXES, Weights, load, load_weights, read_run_weights, read_weights_file
+from sihg.robust.training.weights import Weights, load, load_weights, read_foreign_weights, read_run_weights
 from sihg.store.files import make_folder, status
 from sihg.store.run_folder import FolderHandle
 
@@ -50,6 +53,9 @@ class EvaluationRequest:
         device: Where to compute (default: the run's device).
         changes: Settings other than the run's, as text: any of eps, norm, bounds, data, model, width.
         trust: Whether code and the data folder that a run names are used although no command of yours made the run.
+        normalise: Of a model from elsewhere, its normalisation, such as "imagenet" (default: the one that is found).
+        weights_key: Of a file with several weights, which.
+        download: Whether weights of a library that are not on this machine may be downloaded.
     Example:
         >>> EvaluationRequest(attacks=("standard",), changes={"eps": "8/255"}).split
         'test'
@@ -69,6 +75,9 @@ class EvaluationRequest:
     device: str | None = None
     changes: Mapping[str, str] = field(default_factory=dict)
     trust: bool = False
+    normalise: str | None = None
+    weights_key: str | None = None
+    download: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "attacks", tuple(attack_names(self.attacks)))
@@ -76,6 +85,8 @@ class EvaluationRequest:
             raise UnknownNameError("precision", self.precision, list(PRECISIONS))
         if self.curve is not None:
             parse_curve(self.curve)
+        if self.normalise is not None:
+            Normalisation.parse(self.normalise)
 
     def name_of_record(self, weights: Weights, *, with_run: bool) -> str:
         """Return a name that tells this evaluation from all others of the run, or of several runs."""
@@ -88,6 +99,8 @@ class EvaluationRequest:
         parts += [self.precision] if self.precision != "float32" else []
         parts += [f"bpda-{name}-{stand_in}" for name, stand_in in self.bpda.items()]
         parts += [f"curve-{self.curve}"] if self.curve else []
+        parts += [f"normalise-{self.normalise}"] if self.normalise else []
+        parts += [f"key-{self.weights_key}"] if self.weights_key else []
         return record_name(parts, hashed=any(":" in name for name in (*self.attacks, *self.bpda.values())))
 
     def gallery_of(self, weights: Weights) -> Path | None:
@@ -212,7 +225,7 @@ def prepare(target: Target, *, data_dir: Path | None = None, processes: Processe
     plan_attacks(request.attacks, ball, source=lambda _run: nn.Identity())  # unknown names, before the data is read
     check_device(settings.device)
     whole = _read_samples(settings.data, request.split, data_dir or weights.data_dir)
-    model = _fill_model(weights, whole)
+    model, notes = _fill_model(weights, whole, request.normalise)
 
     def load_source(run: str) -> nn.Module:
         source = load(run, trust=request.trust).to(settings.device)
@@ -238,6 +251,7 @@ def prepare(target: Target, *, data_dir: Path | None = None, processes: Processe
         data=settings.data,
         split=request.split,
         device=settings.device,
+        notes=(*notes, *task.header.notes),
     )
     task = replace(task, name=target.name, header=header)
     handle = None
@@ -259,32 +273,46 @@ def _read_samples(data: str, split: str, data_dir: Path | None) -> Samples:
     return test if split == "test" else train
 
 
-def _fill_model(weights: Weights, samples: Samples) -> nn.Module:
+def _fill_model(weights: Weights, samples: Samples, normalise: str | None) -> tuple[nn.Module, tuple[str, ...]]:
+    """Build the model with its weights; return it with notes on what was done if it is from elsewhere."""
     if weights.shape not in (None, samples.shape):
         raise InputError("weights-shape", source=weights.source, shape=weights.shape, found=samples.shape)
-    model = weights.build(samples.shape, len(samples.classes))
-    load_weights(model, weights.tensors, weights.source)
+    shape, classes, notes = samples.shape, samples.classes, tuple[str, ...]()
+
+    def architecture() -> nn.Module:
+        return weights.build(shape, len(classes))
+
+    if weights.foreign is None:
+        model = architecture()
+        load_weights(model, weights.tensors, weights.source)
+    else:
+        model, notes = weights.foreign.assemble(architecture, shape, classes, dtype=samples.dtype, normalise=normalise)
     model = model.to(weights.settings.device)
     check_model(model, samples)
-    return model.eval()
+    return model.eval(), notes
 
 
 def _read_weights(path: Path, request: EvaluationRequest) -> Weights:
     changes = {**request.changes, **({} if request.device is None else {"device": request.device})}
-    if not path.exists():
+    library = is_library_model(str(path))
+    if not library and not path.exists():
         raise InputError("no-weights", path=path)
-    if path.is_dir():
+    if path.is_dir() and not library:
         return _read_run(path, request, changes)
-    if path.suffix not in SUFFIXES:
-        raise InputError("weights-suffix", path=path, suffixes=", ".join(SUFFIXES))
     if request.checkpoint:
         raise InputError("checkpoint-of-file", checkpoint=request.checkpoint, path=path)
+    check_source(path, has_model="model" in changes or not library)
+    changes = {"model": str(path), **changes} if library else changes
     if missing := ", ".join(f"--{name}" for name in ("model", "data", "eps") if name not in changes):
         raise InputError("weights-without-settings", path=path, missing=missing)
-    return read_weights_file(path, Settings().with_values(changes))
+    settings = Settings().with_values(changes)
+    return read_foreign_weights(path, settings, key=request.weights_key, download=request.download)
 
 
 def _read_run(path: Path, request: EvaluationRequest, changes: Mapping[str, str]) -> Weights:
+    flags = {"normalise": request.normalise, "weights-key": request.weights_key, "download": request.download}
+    for flag in (flag for flag, value in flags.items() if value):
+        raise InputError("flag-of-foreign-model", flag=flag, path=path)
     curve, eps = request.curve, changes.get("eps")
     if curve is not None and eps is not None:
         raise InputError("curve-and-eps", curve=curve, eps=eps)

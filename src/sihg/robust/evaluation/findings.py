@@ -116,7 +116,8 @@ class Findings:
         raise NotImplementedError
 
     def _notes(self, rows: tuple[AttackRow, ...] | tuple[CurveRow, ...]) -> list[str]:
-        lines = [f"note: gradient of {name}: {stand_in}" for name, stand_in in self.header.bpda.items()]
+        lines = [f"note: {note}" for note in self.header.notes]
+        lines += [f"note: gradient of {name}: {stand_in}" for name, stand_in in self.header.bpda.items()]
         lines += [f"note: {row.attack}: {row.remark}" for row in rows if row.remark]
         lines += [f"{check.result}: {check.message} ({check.link})" for check in (*self.errors, *self.warnings)]
         return [*lines, f"checks: {count_results(self.checks)}"]

@@ -10,10 +10,18 @@ from sihg.robust.models.registry import MODEL_FORMS, MODELS, build, split_stem
 
 if TYPE_CHECKING:
     from sihg.robust.models.committee import Committee as Committee
+    from sihg.robust.models.load_model import ModelNote as ModelNote
+    from sihg.robust.models.load_model import load_model as load_model
     from sihg.robust.models.normalise import Normalise as Normalise
     from sihg.robust.models.threshold import Threshold as Threshold
 
-_HOMES = {"Committee": "committee", "Normalise": "normalise", "Threshold": "threshold"}
+_HOMES = {
+    "Committee": "committee",
+    "ModelNote": "load_model",
+    "Normalise": "normalise",
+    "Threshold": "threshold",
+    "load_model": "load_model",
+}
 __all__ = ["MODELS", "MODEL_FORMS", "build", "split_stem", *_HOMES]
 
 

@@ -18,15 +18,17 @@ MODELS = {  # name: the module here, and its function (image shape, classes, wid
     "preact-resnet8": ("preact_resnet", "preact_resnet8"),
     "preact-resnet18": ("preact_resnet", "preact_resnet18"),
 }
-MODEL_FORMS = (*MODELS, *FORMS)  # what `build` takes
+TIMM = "timm:"
+MODEL_FORMS = (*MODELS, f"{TIMM}NAME", *FORMS)  # what `build` takes
 
 
 def build(name: str, shape: tuple[int, ...], classes: int, *, width: float = 1.0, seed: int = 0) -> "nn.Module":
     """Build a model for samples of `shape`. Its weights depend on `seed` alone, not on the global generator.
 
     Args:
-        name: One of `MODELS`, or a model of your own, `path.py:name` or `package.module:name`: a function or a class
-            that is called as name(shape=shape, classes=classes) and returns a torch.nn.Module.
+        name: One of `MODELS`; `timm:NAME`, an architecture of timm; or a model of your own, `path.py:name` or
+            `package.module:name`: a function or a class that is called as name(shape=shape, classes=classes) and
+            returns a torch.nn.Module.
         shape: The shape of one sample, such as (1, 28, 28).
         classes: The number of outputs.
         width: Multiplies the channels of our models.
@@ -87,6 +89,10 @@ def _build_users_model(name: str, shape: tuple[int, ...], classes: int, width: f
 
     if width != 1:
         raise InputError("width-of-user-model", width=width, name=name)
+    if name.startswith(TIMM):
+        from sihg.robust.models.foreign import build_timm
+
+        return build_timm(name.removeprefix(TIMM), shape, classes)
     model = call_user_code("model", name, load_callable("model", name), shape=shape, classes=classes)
     if not isinstance(model, nn.Module):
         raise InputError("model-type", name=name, type=type(model).__name__)

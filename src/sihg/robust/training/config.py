@@ -29,7 +29,11 @@ from sihg.user_code import refuse_user_code
 PRECISIONS = ("float32", "bfloat16", "auto")
 SECTIONS = ("method", "optimizer", "schedule")
 REMOVED = ("accumulate",)  # settings of older versions: their runs are evaluated, but cannot be resumed
-_NOT_CODE = {"data": (*(f"{kind}:" for kind in OWN_DATA), "fit:"), "evaluate_with": ("transfer:",)}  # with a colon
+_NOT_CODE = {  # with a colon
+    "data": (*(f"{kind}:" for kind in OWN_DATA), "fit:"),
+    "evaluate_with": ("transfer:",),
+    "model": ("timm:",),
+}
 Table = Mapping[str, object]  # settings by name, as a TOML file or a caller gives them
 
 
@@ -72,8 +76,8 @@ class Settings:
     samples: int | None = setting(None, "number of samples to train on, drawn by class (default: all)", least=1)
     model: str = setting(
         "small-cnn",
-        "small-cnn, threshold-cnn, threshold-pair, preact-resnet8, preact-resnet18, package.module:callable, "
-        "path.py:callable",
+        "small-cnn, threshold-cnn, threshold-pair, preact-resnet8, preact-resnet18, timm:NAME, "
+        "package.module:callable, path.py:callable",
     )
     width: float = setting(1.0, "factor on the number of channels")
     eps: float = setting(0.25, "radius of the ball, such as 8/255; for your own data there is no default")

@@ -1,23 +1,20 @@
 """Trained weights: read from a run folder, a checkpoint or a file, and loaded into a model."""
 
-import pickle
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from safetensors.torch import load as load_safetensors
 from torch import Tensor, nn
 
 from sihg.errors import InputError, UnknownNameError
 from sihg.parse import Value
 from sihg.robust import models
-from sihg.robust.data.available_memory import max_memory
-from sihg.robust.data.pickles import load_torch
+from sihg.robust.models.load_model import ForeignModel, open_foreign
 from sihg.robust.training.config import REMOVED, Settings, read_run_settings
 from sihg.store.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
-from sihg.store.files import read_regular, status
+from sihg.store.files import status
 from sihg.store.manifest import checkpoint_names
 from sihg.store.run_folder import RunFolder
 from sihg.store.schema import DataIdentity, check_config, convert_record
@@ -25,7 +22,6 @@ from sihg.store.schema import DataIdentity, check_config, convert_record
 MAX_KEYS_NAMED = 3  # in an error
 NEEDED = ("weights", "average")  # files of a checkpoint
 TWIN = "twin"  # prefix of the second copy of a checkpoint at the end of an epoch, with the memory in files
-SUFFIXES = (".safetensors", ".pt", ".pth")
 
 
 class CheckpointWarning(UserWarning):
@@ -56,6 +52,7 @@ class Weights:
     shape: tuple[int, ...] | None = None
     classes: int | None = None
     trust: bool = False  # whether the folder may name code and data although it is foreign
+    foreign: ForeignModel | None = None  # what is known of a model from elsewhere
 
     @property
     def source_name(self) -> str:
@@ -123,25 +120,20 @@ def _evaluated(checkpoint: Checkpoint) -> dict[str, Tensor]:
     return {name.removeprefix("module."): value for name, value in average.items() if name.startswith("module.")}
 
 
-def read_weights_file(path: Path, settings: Settings) -> Weights:
-    """Read the weights in a .safetensors file, or in a .pt or .pth file that holds only tensors."""
-    try:
-        data = read_regular(path, max_memory())
-        found = load_safetensors(data) if path.suffix == ".safetensors" else load_torch(data)
-    except InputError:
-        raise
-    except FileNotFoundError:
-        raise InputError("weights-missing", path=path) from None
-    except pickle.UnpicklingError as error:
-        raise InputError("weights-not-only-tensors", path=path) from error
-    except Exception as error:  # torch raises whatever a broken file causes
-        why = (str(getattr(error, "strerror", None) or error) or repr(error)).split("\n")[0]
-        raise InputError("weights-unreadable", path=path, why=why) from error
-    if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
-        found = found["state_dict"]
-    if not isinstance(found, dict) or not found or not all(isinstance(value, Tensor) for value in found.values()):
-        raise InputError("weights-no-state-dict", path=path, type=type(found).__name__)
-    return Weights(found, path, settings, label=path.stem)
+def read_foreign_weights(
+    source: Path, settings: Settings, *, key: str | None = None, download: bool = False
+) -> Weights:
+    """Read the weights in a file, or those of a library's model.
+
+    Args:
+        source: The file, or timm:NAME, hf:FOLDER, robustbench:NAME.
+        settings: The model, the data and the ball of the evaluation.
+        key: Which weights of a file that has several.
+        download: Whether weights of a library may be downloaded.
+    """
+    foreign = open_foreign(source, weights_key=key, download=download)
+    label = source.stem if foreign.module is None else str(source)
+    return Weights(foreign.weights.tensors, source, settings, label=label, foreign=foreign)
 
 
 def load(
