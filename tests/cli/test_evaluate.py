@@ -313,7 +313,7 @@ def test_mistakes(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         ((done, "--eps", "9", "--norm", "l2", "--bounds", "none"), "eps-scale"),
         ((done, "--device", "nowhere"), "device-unavailable"),
         ((done, "--eps", "much"), "not-a-number"),
-        ((done, "--norm", "l1"), "unknown-norm"),
+        ((done, "--norm", "l3"), "unknown-norm"),
         ((done, "--norm", "l2"), "norm-without-eps"),
         ((done, "--out", tmp_path / "x.txt"), "cannot-write-folder"),
     ):

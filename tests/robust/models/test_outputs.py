@@ -70,7 +70,7 @@ def test_the_modes_of_the_model_stay() -> None:
     model = Returning(FORMS["[0]"])
     model.train()
     model.net.eval()
-    wrapped, note = unwrap_outputs(model, (1, 8, 8), torch.float32, 10)
+    wrapped, note = unwrap_outputs(model, (1, 8, 8), 10)
     assert note
     assert (wrapped.training, model.training, model.net.training) == (True, True, False)
 

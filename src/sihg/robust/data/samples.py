@@ -62,11 +62,6 @@ class Samples:
         return tuple(self.x.shape[1:])
 
     @property
-    def dtype(self) -> torch.dtype:
-        """The type of the samples as models see them."""
-        return self.x.dtype if self.x.is_floating_point() else torch.float32
-
-    @property
     def is_random(self) -> bool:
         """Whether reading a sample again may give another: a torch Dataset with random transforms."""
         return self.lazy is not None and self.lazy.source.is_random

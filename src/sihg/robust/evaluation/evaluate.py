@@ -327,7 +327,7 @@ def make_task(
     """Plan the attacks, draw so many samples (None: all), and describe the evaluation for its record."""
     plans = plan_attacks(attacks, ball, radii, last_iterate=last_iterate, source=source)
     check_module(model)
-    bare, (model, note) = model, unwrap_outputs(model, whole.shape, whole.dtype, len(whole.classes))
+    bare, (model, note) = model, unwrap_outputs(model, whole.shape, len(whole.classes))
     stand_ins = find_stand_ins(model, bpda)
     with limit_rows(batch_size), replace_gradients(model, stand_ins):
         choice = choose_precision(model, whole, plans, precision)

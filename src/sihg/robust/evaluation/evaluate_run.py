@@ -286,7 +286,7 @@ def _fill_model(weights: Weights, samples: Samples, normalise: str | None) -> tu
         model = architecture()
         load_weights(model, weights.tensors, weights.source)
     else:
-        model, notes = weights.foreign.assemble(architecture, shape, classes, dtype=samples.dtype, normalise=normalise)
+        model, notes = weights.foreign.assemble(architecture, shape, classes, normalise=normalise)
     model = model.to(weights.settings.device)
     check_model(model, samples)
     return model.eval(), notes

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sihg.errors import InputError
 from sihg.parse import expand_home
-from sihg.robust.gradients import compute_logits, device_of
+from sihg.robust.gradients import as_input, compute_logits, device_of
 from sihg.robust.models.foreign import is_library_model, normalisation_of, open_library_model
 from sihg.robust.models.normalise import Normalisation, put_in_front
 from sihg.robust.models.outputs import unwrap_outputs
@@ -43,7 +43,6 @@ class ForeignModel:
         shape: tuple[int, ...],
         classes: Sequence[str],
         *,
-        dtype: torch.dtype = torch.float32,
         normalise: str | None = None,
     ) -> tuple[nn.Module, tuple[str, ...]]:
         """Return the whole model, which maps samples in [0, 1] to logits, and notes on what was done.
@@ -52,7 +51,6 @@ class ForeignModel:
             architecture: Makes the module that the weights are for; not called if they have one.
             shape: The shape of a sample.
             classes: The names of the classes.
-            dtype: The type of samples.
             normalise: The normalisation that the user gives: a name, or MEAN/STD. None takes the one that is found.
         """
         notes, found = list(self.weights.notes), self.normalisation
@@ -63,10 +61,10 @@ class ForeignModel:
             module.load_state_dict(fitted.tensors, strict=False)  # fit_names has found all names
             notes += fitted.notes
             found = fitted.normalisation or normalisation_of(module)
-        module, note = unwrap_outputs(module, shape, dtype, len(classes))
+        module, note = unwrap_outputs(module, shape, len(classes))
         notes += [note] if note else []
         if self.module is not None:
-            self._check_classes(module, shape, dtype, classes)
+            self._check_classes(module, shape, classes)
         if self.size is not None and len(shape) == 3 and self.size != shape[1:]:
             sides = " x ".join(map(str, self.size)), " x ".join(map(str, shape[1:]))
             notes.append(f"the model was trained on images of {sides[0]} pixels; these have {sides[1]}, as they are")
@@ -84,9 +82,7 @@ class ForeignModel:
             module = put_in_front(chosen, module, shape)
         return module, tuple(notes)
 
-    def _check_classes(
-        self, module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, classes: Sequence[str]
-    ) -> None:
+    def _check_classes(self, module: nn.Module, shape: tuple[int, ...], classes: Sequence[str]) -> None:
         """Raise InputError if the outputs of a library's model cannot be the classes of the data, in this order."""
         names, own = [name.lower() for name in classes], [label.lower() for label in self.labels]
         if sorted(names) == sorted(own) and names != own:
@@ -94,7 +90,7 @@ class ForeignModel:
             values = {"place": place, "data": classes[place], "label": self.labels[place]}
             raise InputError("class-order", source=self.weights.source, **values)
         try:
-            out: object = compute_logits(module, torch.zeros(1, *shape, dtype=dtype, device=device_of(module)))
+            out: object = compute_logits(module, as_input(module, torch.zeros(1, *shape, device=device_of(module))))
         except Exception:  # the checks of the model say why
             return
         if isinstance(out, Tensor) and out.dim() == 2 and out.shape[1] != len(classes):

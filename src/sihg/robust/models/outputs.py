@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from sihg.errors import InputError
-from sihg.robust.gradients import compute_logits, device_of, unwrap
+from sihg.robust.gradients import as_input, compute_logits, device_of, unwrap
 
 LOGIT_KEYS = ("logits", "out", "output", "outputs")
 
@@ -57,7 +57,7 @@ class Logits(nn.Module):
         return str(self.place)
 
 
-def unwrap_outputs(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, classes: int) -> tuple[nn.Module, str]:
+def unwrap_outputs(model: nn.Module, shape: tuple[int, ...], classes: int) -> tuple[nn.Module, str]:
     """Return a model that returns logits alone, and a note on it; the model itself and "" if it does so already.
 
     One pass over zeros tells what the model returns. If the pass fails, the model is returned: checks of the model
@@ -66,14 +66,13 @@ def unwrap_outputs(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype,
     Args:
         model: A model.
         shape: The shape of a sample.
-        dtype: The type of samples.
         classes: The number of classes, which tells logits from other outputs.
     Raises:
         InputError: The model returns something in which there are no logits ("no-logits").
     """
     bare = unwrap(model)
     try:
-        output: object = compute_logits(bare, torch.zeros(1, *shape, dtype=dtype, device=device_of(bare)))
+        output: object = compute_logits(bare, as_input(bare, torch.zeros(1, *shape, device=device_of(bare))))
     except Exception:  # a model may raise anything, and may do so for zeros alone
         return model, ""
     if isinstance(output, Tensor):
