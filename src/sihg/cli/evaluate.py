@@ -75,7 +75,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
         "--precision",
         default="float32",
         metavar="P",
-        help="number format in which pgd and apgd search: float32, bfloat16 or auto; float32 judges (default: float32)",
+        help="number format in which attacks search: float32, bfloat16 or auto; float32 judges (default: float32)",
     )
     parser.add_argument(
         "--bpda",

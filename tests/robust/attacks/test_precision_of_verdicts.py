@@ -13,9 +13,10 @@ from sihg.robust import models
 from sihg.robust.attacks import APGD, FAB, PGD, Attack, Natural, Noise, Square
 from sihg.robust.attacks.registry import build_plan
 from sihg.robust.attacks.runner import attack_batch, run_attacks
+from sihg.robust.attacks.search import Rows, Search
 from sihg.robust.evaluation.evaluate_run import EvaluationRequest
-from sihg.robust.gradients import compute_logits
-from sihg.robust.precision import FormatChoice
+from sihg.robust.gradients import compute_logits, inner_mode, misclassified
+from sihg.robust.precision import FormatChoice, number_formats
 from sihg.robust.threat import Ball
 from sihg.store.schema import EvaluationRecord, read_evaluation
 from tests.refused import refused
@@ -29,12 +30,14 @@ ATTACKS = {
     "pgd, no bounds": PGD(eps=EPS, bounds=None, steps=8),
     "apgd": APGD(eps=EPS, steps=10),
     "apgd-t": APGD(eps=EPS, loss="dlr-t", steps=5, targets=3),
+    "fab": FAB(eps=EPS, steps=10, targets=3),
+    "fab, l2": FAB(eps=1.0, norm="l2", steps=10, targets=3),
+    "square": Square(eps=EPS, queries=60),
+    "square, l2": Square(eps=1.0, norm="l2", queries=60),
 }
 EXACT: dict[str, Attack] = {
     "natural": Natural(),
     "noise": Noise(eps=EPS, draws=2),
-    "fab": FAB(eps=EPS, steps=3, targets=2),
-    "square": Square(eps=EPS, queries=20),
 }
 
 
@@ -78,7 +81,7 @@ def test_broken_means_misclassified_in_float32(name: str, model: nn.Module) -> N
     assert torch.equal(verdict.broken, verdict.prediction != y)
 
 
-@pytest.mark.parametrize("name", ["pgd", "apgd", "apgd-t"])
+@pytest.mark.parametrize("name", ["pgd", "apgd", "apgd-t", "fab", "square"])
 def test_both_formats_break_about_the_same_samples(name: str, model: nn.Module) -> None:
     few = digits(300)
     found = [
@@ -88,13 +91,14 @@ def test_both_formats_break_about_the_same_samples(name: str, model: nn.Module) 
     assert int((found[0] != found[1]).sum()) <= 6  # of 300
 
 
-@pytest.mark.parametrize("name", ["pgd", "apgd"])
+@pytest.mark.parametrize("name", ["pgd", "apgd", "fab", "square"])
 def test_a_model_that_lies_in_bfloat16_gains_no_false_break(name: str) -> None:
     torch.manual_seed(0)
     liar, few = Liar(), digits(50)
     x = few.floats()
     y = compute_logits(liar, x).argmax(1)  # all are classified correctly
-    attack = {"pgd": PGD(eps=1e-6, steps=5), "apgd": APGD(eps=1e-6, steps=5)}[name]
+    attacks = (PGD(eps=1e-6, steps=5), APGD(eps=1e-6, steps=5), FAB(eps=1e-6, steps=5), Square(eps=1e-6, queries=5))
+    attack = dict(zip(("pgd", "apgd", "fab", "square"), attacks, strict=True))[name]
     verdict = attack_batch(attack, liar, x, y, precision="bfloat16")
     assert liar.lies > 0
     assert not bool(verdict.broken.any())
@@ -128,6 +132,20 @@ def test_float32_searches_again_for_the_tenth_with_the_smallest_margins() -> Non
     assert torch.equal(verdict.x_adv[closest], exact.x_adv[closest])
     logits = compute_logits(Astray(), verdict.x_adv)
     assert torch.equal(verdict.margin, logits[:, 1] - logits[:, 0])
+
+
+def test_points_outside_the_ball_are_not_confirmed() -> None:
+    torch.manual_seed(0)
+    liar, few = Liar(), digits(50)
+    x = few.floats()
+    y = compute_logits(liar, x).argmax(1)
+    search = Search(liar, Rows(x, y, Ball(0.1).around(x), torch.arange(50), torch.arange(50)), Ball(0.1), fast=True)
+    far = x.clone()
+    far[:20, 0, 0, 0] += 0.2  # no point of the ball
+    with number_formats(liar, ascent="bfloat16"), inner_mode(liar, "running"):
+        wrong = misclassified(search.compute_logits(search.rows, far, exact=False), y)
+    assert wrong.tolist() == [True] * 20 + [False] * 30  # the lies about points of the ball are replaced
+    assert search.forwards == 50 + 30
 
 
 @pytest.mark.parametrize("name", ["pgd", "apgd"])

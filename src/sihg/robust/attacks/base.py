@@ -41,7 +41,7 @@ class Attack(ABC):
     ball: Ball = field(init=False, repr=False)
     search_type: ClassVar[type[Search]] = Search  # what keeps the points found
     proves: ClassVar[bool] = False  # True: rows that it does not break are proven to hold
-    searches_fast: ClassVar[bool] = False  # True: its gradients may be computed in bfloat16
+    searches_fast: ClassVar[bool] = False  # True: its passes may be computed in bfloat16
     input_gradients_only: ClassVar[bool] = True  # False: the model is left as it is, weights keep their gradients
     uses_gradients: ClassVar[bool | None] = None  # of the attacked model; None: not known. Checks of evaluations use it
     is_black_box: ClassVar[bool] = False  # True: searches without these gradients, and better than noise

@@ -47,6 +47,7 @@ class FAB(Attack):
         torch.Size([1, 2])
     """
 
+    searches_fast: ClassVar[bool] = True
     uses_gradients: ClassVar[bool | None] = True
 
     steps: int = 100
@@ -85,7 +86,7 @@ class FAB(Attack):
                 if not len(rows):
                     return
             point = self._step(rows.x, point, f, w)
-            logits = search.compute_logits(rows, point)
+            logits = search.compute_logits(rows, point, exact=False)
             held = search.record_within(rows, point, logits)
             if held is not None:
                 rows = rows.take(held)

@@ -38,7 +38,8 @@ ATTACK_FORMS = {  # what `build_plan` takes (R: restarts, each on the samples th
     "square[-Q[-R]]": "random search by squares, without gradients, Q = 5000 queries",
     "noise[-N]": "N = 10 points anywhere in the ball and N on its surface",
     "transfer:RUN": "the points where PGD-20 on another run ends",
-    "standard": f"{', '.join(STANDARD)} in turn, each on the samples that are not broken yet (as AutoAttack)",
+    "standard": f"{', '.join(STANDARD)} in turn, each on the samples that are not broken yet (as AutoAttack); "
+    "linf: except samples that interval bounds prove to hold",
     "certified": "no attack: samples that interval bounds prove to hold, a lower bound (linf)",
     FORMS[0]: "your own: a class that derives from Attack, or a function (model, x, y) -> x_adv",
     FORMS[1]: "the same in a file",
@@ -107,7 +108,9 @@ def plan_attacks(
 def build_plan(name: str, ball: "Ball", *, last_iterate: bool = False, source: "LoadSource | None" = None) -> Plan:
     """Build the attack of a name; "standard" is several, each for the samples that those before did not break."""
     if name == "standard":
-        return {part: build_attack(part, ball) for part in ("natural", *STANDARD)}
+        proof = {"certified": _find("certified", "Proof")(eps=ball.eps, bounds=ball.bounds)}
+        attacks = {part: build_attack(part, ball) for part in ("natural", *STANDARD)}
+        return {"natural": attacks["natural"], **(proof if ball.norm == "linf" else {}), **attacks}
     return {name: build_attack(name, ball, last_iterate=last_iterate, source=source)}
 
 

@@ -1,6 +1,6 @@
 """Run attacks: check that they can run, then attack all samples, a part at a time.
 
-In a cascade, each attack sees the samples that those before did not break.
+In a cascade, each attack sees the samples that those before did neither break nor prove to hold.
 """
 
 import math
@@ -51,10 +51,11 @@ class Outcome:
     stages: tuple["Outcome", ...] = ()
 
     @classmethod
-    def begin(cls, attack: str, broken: Tensor) -> "Outcome":
-        """Return the outcome before an attack on the samples that are not broken yet."""
+    def begin(cls, attack: str, broken: Tensor, proven: Tensor | None = None) -> "Outcome":
+        """Return the outcome before an attack on the samples that are neither broken yet nor proven to hold."""
         unknown = torch.full(broken.shape, math.nan)
-        return cls(attack, ~broken, broken.clone(), torch.full(broken.shape, -1), unknown, unknown.clone())
+        left = ~broken if proven is None else ~(broken | proven)
+        return cls(attack, left, broken.clone(), torch.full(broken.shape, -1), unknown, unknown.clone())
 
     def __repr__(self) -> str:
         return f"Outcome({self.attack!r}, accuracy {self.accuracy:.4f} on {len(self.broken)} samples)"
@@ -127,14 +128,19 @@ def attack_parts(
         For each attack a part without samples, then its parts. The outcome is the same object each time.
     """
     for name, plan in plans.items():
-        broken = torch.zeros(len(samples), dtype=torch.bool)
+        broken = proven = torch.zeros(len(samples), dtype=torch.bool)
+        proven_eps = 0.0
         for stage, attack in plan.items():
             key = name if len(plan) == 1 else f"{name}: {stage}"
-            outcome = (known or {}).get(key) or Outcome.begin(stage, broken)
+            if attack.eps > proven_eps:  # a proof holds in its ball and in smaller ones
+                proven = torch.zeros_like(proven)
+            outcome = (known or {}).get(key) or Outcome.begin(stage, broken, proven)
             outcome.proof = attack.proves
             yield Part(key, outcome, torch.arange(0))
             yield from _attack(model, samples, attack, outcome, seed, key, precision, processes, on_pass)
             broken = outcome.broken
+            if attack.proves:
+                proven, proven_eps = outcome.attacked & (outcome.margin > 0), attack.eps
 
 
 def _attack(
@@ -207,7 +213,7 @@ def join_outcomes(plans: Mapping[str, Plan], outcomes: Mapping[str, Outcome]) ->
 def _join_stages(name: str, stages: list[Outcome]) -> Outcome:
     """Return a cascade as one attack: each sample at the point that broke it, or at that of smallest margin."""
     prediction, margin, distance = (t.clone() for t in (stages[0].prediction, stages[0].margin, stages[0].distance))
-    for stage in stages[1:]:
+    for stage in (stage for stage in stages[1:] if not stage.proof):
         better = stage.attacked & (stage.broken | ~(stage.margin >= margin))
         prediction[better], margin[better] = stage.prediction[better], stage.margin[better]
         distance[better] = stage.distance[better]

@@ -124,14 +124,14 @@ class Search:
     - `compute_logits(rows, point)`, or `compute_gradient(rows, point, loss)`,
     - `record(rows, point, logits)` for every point that should count.
 
-    A fast search computes gradients in bfloat16. Where its logits claim a break, they are replaced by those that a
-    float32 pass gives at the point, clipped to the bounds; so a claim that is not confirmed stays in the search.
+    A fast search computes in bfloat16. Where its logits claim a break, they are replaced by those that a float32 pass
+    gives at the point, clipped to the bounds; so a row whose claim is not confirmed stays in the search.
 
     Args:
         model: The model under attack.
         rows: The samples, with the perturbations that are allowed.
         ball: The ball, for its bounds (default: none).
-        fast: Whether gradients are computed in the format that `number_formats` chose for ascents.
+        fast: Whether to compute in the format that `number_formats` chose for ascents.
         on_pass: Receives, after each pass of the model, the rows that it counts as passes and as forward passes, and
             how many rows are known to be broken. On other devices than a CPU that is known when rows leave the search.
     Example:
@@ -199,12 +199,13 @@ class Search:
         self.record(self.rows, self.rows.x, logits)
         return logits
 
-    def compute_logits(self, rows: Rows, point: Tensor) -> Tensor:
-        """Return the logits at `point`, in float32 also in a fast search."""
-        with torch.no_grad(), exact_float32(point.device.type):
-            logits = self._check(self.model(point), rows)
+    def compute_logits(self, rows: Rows, point: Tensor, *, exact: bool = True) -> Tensor:
+        """Return the logits at `point`, in float32 unless the search is fast and they need not be exact."""
+        exact = exact or not self.fast
+        with torch.no_grad(), exact_float32(point.device.type) if exact else nullcontext():
+            logits = self._check(self.model(point) if exact else to_float32(self.model(point)), rows)
         self.count(forwards=len(rows))
-        return logits
+        return logits if exact else self._confirm(rows, point, logits)
 
     def compute_gradient(
         self, rows: Rows, point: Tensor, loss: Loss, *, exact: bool = False
@@ -240,9 +241,12 @@ class Search:
         return logits
 
     def _confirm(self, rows: Rows, point: Tensor, logits: Tensor) -> Tensor:
-        """Replace the logits of misclassified rows by those of a float32 pass at the point within the bounds."""
+        """Replace the logits of rows misclassified within the ball by those of a float32 pass there, in the bounds."""
         wrong = misclassified(logits, rows.y)
         claimed = true_places(wrong if self._on_cpu else wrong & ~self.broken[rows.place])
+        if len(claimed):  # outside of the ball, where some attacks search too, no point breaks a row
+            far = self.ball.lengths((point - rows.x).index_select(0, claimed))
+            claimed = claimed[true_places(far <= self.ball.eps * (1 + SLACK))]
         if not len(claimed):
             return logits
         confirmed = self.compute_logits(rows.take(claimed), self.ball.clip(point.index_select(0, claimed)))

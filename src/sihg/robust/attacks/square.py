@@ -44,6 +44,7 @@ class Square(Attack):
         torch.Size([1, 2])
     """
 
+    searches_fast: ClassVar[bool] = True
     uses_gradients: ClassVar[bool | None] = False
     is_black_box: ClassVar[bool] = True
 
@@ -211,7 +212,7 @@ class Run:
     def at(cls, search: Search, rows: Rows, delta: Tensor) -> "Run":
         """Start at `delta`."""
         feasible, point = rows.feasible, rows.x + delta
-        logits, none = search.compute_logits(rows, point), rows.x.new_empty(len(rows))
+        logits, none = search.compute_logits(rows, point, exact=False), rows.x.new_empty(len(rows))
         c, h, w = planes(rows.x.shape[1:])
         x, low, high, point = (
             points.reshape(-1, c, h * w) for points in (rows.x, rows.x + feasible.low, rows.x + feasible.high, point)
@@ -254,7 +255,7 @@ class Run:
 
     def accept(self, search: Search, change: Change) -> None:
         """Keep the change, already made, where the margin falls or the class is wrong (also at a tie); else undo it."""
-        logits = search.compute_logits(self.rows, self.point.view_as(self.rows.x))
+        logits = search.compute_logits(self.rows, self.point.view_as(self.rows.x), exact=False)
         margin = margins(logits, self.rows.y)
         falls = (margin < self.margin) | misclassified(logits, self.rows.y)
         self.logits, self.margin = torch.where(falls[:, None], logits, self.logits), torch.minimum(margin, self.margin)

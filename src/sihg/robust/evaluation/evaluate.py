@@ -18,6 +18,7 @@ from sihg.core.processes import ALONE, Processes
 from sihg.errors import InputError, UnknownNameError
 from sihg.parse import Number, file_name, parse_number
 from sihg.robust.attacks.base import Natural
+from sihg.robust.attacks.certified import Proof, has_interval_bounds
 from sihg.robust.attacks.chunk_size import limit_rows, rows_per_chunk
 from sihg.robust.attacks.registry import Attacks, LoadSource, Plan, check_radii, describe_plans, plan_attacks
 from sihg.robust.attacks.replaced_gradients import (
@@ -155,7 +156,7 @@ def evaluate(
         samples: Evaluate so many samples, each class in proportion (default: all).
         seed: The seed of the subset and of the attacks.
         last_iterate: Whether fgsm, mi-fgsm and pgd count only the end of each restart, not any iterate.
-        precision: The number format in which pgd and apgd search: float32, bfloat16, or auto (measured first).
+        precision: The number format in which attacks search: float32, bfloat16, or auto (measured first).
             Verdicts are made in float32.
         bpda: Other gradients for modules whose own gradient lies, such as {"defence": "identity"}: see
             `sihg.robust.attacks.replace_gradients`.
@@ -328,6 +329,7 @@ def make_task(
     plans = plan_attacks(attacks, ball, radii, last_iterate=last_iterate, source=source)
     check_module(model)
     bare, (model, note) = model, unwrap_outputs(model, whole.shape, len(whole.classes))
+    plans = _drop_vain_proofs(plans, model, whole)
     stand_ins = find_stand_ins(model, bpda)
     with limit_rows(batch_size), replace_gradients(model, stand_ins):
         choice = choose_precision(model, whole, plans, precision)
@@ -365,6 +367,18 @@ def make_task(
     header = msgspec.structs.replace(header, contents=sum_of([samples]))
     record, seen = record_name(parts), (trained_with, tuple(radii), choice.reason, stand_ins, batch_size)
     return Task(model, samples, index, ball, plans, header, record, *seen)
+
+
+def _drop_vain_proofs(plans: Mapping[str, Plan], model: nn.Module, samples: Samples) -> dict[str, Plan]:
+    """Return the plans without proofs that only spare attacks, if the model has no interval bounds."""
+    x, _ = load_rows(model, samples, slice(0, 1))
+    proofs = any(isinstance(attack, Proof) for plan in plans.values() for attack in plan.values())
+    if not proofs or has_interval_bounds(model, x):
+        return dict(plans)
+    return {
+        name: {stage: attack for stage, attack in plan.items() if not isinstance(attack, Proof)}
+        for name, plan in plans.items()
+    }
 
 
 def choose_precision(model: nn.Module, samples: Samples, plans: Mapping[str, Plan], precision: str) -> FormatChoice:

@@ -43,7 +43,7 @@ class EvaluationRequest:
         samples: How many of them, each class in proportion (default: all).
         seed: The seed of the subset and of the attacks.
         last_iterate: Whether fgsm, mi-fgsm and pgd count only the end of each run.
-        precision: The number format in which pgd and apgd search: float32, bfloat16 or auto; verdicts are float32.
+        precision: The number format in which attacks search: float32, bfloat16 or auto; verdicts are float32.
         bpda: Other gradients for modules whose own gradient lies: by the name of the module "identity" or a function,
             "path.py:name".
         batch_size: The most samples to attack at once (default: as many as are fast).
