@@ -45,7 +45,7 @@ def test_steps_times_seconds(method: str) -> None:
 @pytest.mark.usefixtures("ticking")
 def test_fewer_test_samples_and_a_cascade() -> None:
     found = estimate_costs(settings(samples=100), ("standard", "noise-3"), 64)
-    assert list(found)[1:3] == ["standard: natural", "standard: apgd-ce"]
+    assert list(found)[1:4] == ["standard: natural", "standard: certified", "standard: apgd-ce"]
     assert found["standard: square"] == pytest.approx(5000 / ATTACK_STEPS * 64 / FIRST_ROWS)
     assert found["noise-3"] == pytest.approx(64 / FIRST_ROWS)
     assert found["training"] == pytest.approx(3 * 4)

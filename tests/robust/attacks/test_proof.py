@@ -22,8 +22,7 @@ EPS = 0.1
 def provable() -> nn.Module:
     """Return a network trained by interval bounds, which prove much of it."""
     model = models.build("small-cnn", (1, 8, 8), 10, width=1 / 2, seed=0)
-    settings = {"epochs": 12, "batch_size": 50, "lr": 0.05, "ramp": 6}
-    return sihg.fit(model, digits(600), method="ibp", eps=EPS, validation=0, **settings).model
+    return sihg.fit(model, digits(600), method="ibp", eps=EPS, validation=0, epochs=12, batch_size=50, ramp=6).model
 
 
 class Opaque(nn.Module):

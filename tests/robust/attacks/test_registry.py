@@ -26,6 +26,7 @@ from sihg.robust.attacks import (
     Square,
     Transfer,
 )
+from sihg.robust.attacks.certified import Proof
 from sihg.robust.attacks.registry import ATTACK_FORMS, build_attack, build_plan, describe_plans, plan_attacks
 from sihg.robust.evaluation import evaluate
 from sihg.robust.threat import Ball
@@ -98,12 +99,13 @@ def test_standard_is_a_cascade_with_the_usual_budgets() -> None:
     common: Any = {"eps": 0.1}
     expected = (
         Natural(),
+        Proof(**common),
         APGD(**common, steps=100),
         APGD(**common, loss="dlr-t", steps=100, targets=9),
         FAB(**common, steps=100, targets=9),
         Square(**common, queries=5000, p_init=0.8),
     )
-    assert list(parts) == ["natural", "apgd-ce", "apgd-t", "fab-t", "square"]
+    assert list(parts) == ["natural", "certified", "apgd-ce", "apgd-t", "fab-t", "square"]
     assert list(map(repr, parts.values())) == list(map(repr, expected))
 
 
