@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 ROOMS = [
-    *("sihg", "sihg.core", "sihg.minimax", "sihg.report", "sihg.experiments", "sihg.store"),
+    *("sihg", "sihg.attacks", "sihg.core", "sihg.minimax", "sihg.report", "sihg.experiments", "sihg.store"),
     *(f"sihg.robust.{part}" for part in ("data", "models", "attacks", "methods", "training", "evaluation")),
 ]
 # Rooms in which every public name is complete.

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sihg import attacks as attacks
     from sihg.core.hybrid import HybridGradient as HybridGradient
     from sihg.core.processes import join_processes as join_processes
     from sihg.minimax import Problem as Problem
@@ -82,7 +83,15 @@ _HOMES = {
     **dict.fromkeys(_ATTACKS, "sihg.robust.attacks"),
     **dict.fromkeys(_METHODS, "sihg.robust.methods"),
 }
-_ROOMS = ("errors", "experiments", "minimax", "report", "robust", "store")  # also found without an import of their own
+_ROOMS = (
+    "attacks",
+    "errors",
+    "experiments",
+    "minimax",
+    "report",
+    "robust",
+    "store",
+)  # also found without an import of their own
 __all__ = sorted([*_HOMES, "__version__"])
 
 

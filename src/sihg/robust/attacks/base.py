@@ -66,8 +66,10 @@ class Attack(ABC):
         """Whether it starts more than once per sample or target, by the setting `restarts`."""
         return getattr(self, "restarts", 1) > 1
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, seed: int = 0) -> Tensor:
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor | None = None, seed: int = 0) -> Tensor:
         """Return x_adv: per row the first misclassified point found, else the best point."""
+        if y is None:  # called as attacks that have their model
+            raise InputError("attack-without-model", name=type(self).__name__)
         return attack_batch(self, model, x, y, seed).x_adv
 
     def run(self, model: nn.Module, x: Tensor, y: Tensor, seed: int = 0, *, numbers: Tensor | None = None) -> Verdict:
