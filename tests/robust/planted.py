@@ -71,3 +71,10 @@ class Defended(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.net(self.defence(x))
         return logits
+
+
+class Ripple(nn.Module):
+    """Add a fine wave of random phase: a defence whose gradient is right only in the mean over draws."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 0.02 * torch.sin(300 * x + 2 * torch.pi * torch.rand_like(x))

@@ -11,7 +11,16 @@ from sihg.cli.evaluation_progress import EvaluationDisplay
 from sihg.cli.terminal import format_table, say, show
 from sihg.errors import InputError
 from sihg.robust.attacks.registry import ATTACK_FORMS
-from sihg.store.schema import AttackRow, CurveRecord, EvaluationRecord, count_results, record_text
+from sihg.store.schema import (
+    AttackRow,
+    CurveRecord,
+    CurveRow,
+    EvaluationRecord,
+    count_results,
+    method_notes,
+    record_text,
+    vote_note,
+)
 
 if TYPE_CHECKING:
     from sihg.robust.evaluation.evaluate_run import PreparedEvaluation
@@ -24,6 +33,7 @@ EPILOG = """examples:
   sihg evaluate runs/first --curve 0:0.5:11 --attacks pgd-20
   sihg evaluate runs/first --attacks square-1000,noise,transfer:runs/pgd --samples 1000
   sihg evaluate runs/first --attacks standard --bpda defence=identity
+  sihg evaluate runs/first --attacks natural,apgd-ce,apgd-t --eot 20
   sihg evaluate weights.safetensors --model preact-resnet18 --data cifar10 --eps 8/255
   sihg evaluate checkpoint.pt --model nets.py:make --normalise cifar10 --data cifar10 --eps 8/255 --out runs/theirs
   sihg evaluate hf:models/vit-cifar10 --data cifar10 --eps 8/255
@@ -35,10 +45,12 @@ EPILOG += "".join(f"  {form:22} {about}\n" for form, about in ATTACK_FORMS.items
 EPILOG += """
 A sample counts as broken when it is misclassified at any point that an attack looks at; with --last-iterate, for
 fgsm, mi-fgsm and pgd, when it is misclassified at the end of a restart. The table ends with the accuracy under all
-attacks together, then the certified one. Checks warn if the result may mislead: docs/checks.md explains each. If an
-evaluation is interrupted, the same command continues it. Under torchrun the processes share the samples. Records are
-kept in RUN/evaluation: NAME.json the table, NAME.npz what each attack found per sample. RUN/gallery.npz has a sample of
-each class before and after the strongest attack. `sihg report RUN` shows them.
+attacks together, then the certified one. A random model is asked 10 times at each point, and a sample is broken if at
+least half of the answers are wrong; `mean` is the share of right answers, `worst` that of samples without a wrong
+one. Checks warn if the result may mislead: docs/checks.md explains each. If an evaluation is interrupted, the same
+command continues it. Under torchrun the processes share the samples. Records are kept in RUN/evaluation: NAME.json
+the table, NAME.npz what each attack found per sample. RUN/gallery.npz has a sample of each class before and after the
+strongest attack. `sihg report RUN` shows them.
 """
 Record = EvaluationRecord | CurveRecord
 Records = list[tuple[str, Record]]  # per model: what to call it, and its record
@@ -90,6 +102,19 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
         metavar="N",
         help="the most samples to attack at once (default: as many as are fast)",
     )
+    parser.add_argument(
+        "--eot",
+        type=count,
+        default=1,
+        metavar="K",
+        help="of a random model, average gradients over K draws; 20 is usual",
+    )
+    parser.add_argument(
+        "--votes",
+        type=count,
+        metavar="N",
+        help="draws that classify a point (default: 10 if the model is random, else 1)",
+    )
     parser.add_argument("--curve", metavar="A:B:N", help="accuracy at N radii from A to B, such as 0:8/255:9")
     parser.add_argument("--points", action="store_true", help="keep the adversarial examples, NAME.points.npy")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the folder of the records (default: RUN/evaluation)")
@@ -130,6 +155,8 @@ def run(args: argparse.Namespace) -> int:
         "last_iterate",
         "precision",
         "batch_size",
+        "eot",
+        "votes",
         "checkpoint",
         "curve",
         "points",
@@ -249,6 +276,7 @@ def check_lines(records: Records, *, several: bool) -> list[str]:
         of = f" ({name})" if several else ""
         lines += [f"note{of}: {note}" for note in record.notes]
         rows = record.curves if isinstance(record, CurveRecord) else record.attacks
+        lines += [f"note{of}: {vote_note(row)}" for row in rows if isinstance(row, CurveRow) and row.votes > 1]
         lines += [f"note{of}: {row.attack}: {row.remark}" for row in rows if row.remark]
         for check in record.checks:
             if check.result in ("error", "warning"):
@@ -260,16 +288,20 @@ def check_lines(records: Records, *, several: bool) -> list[str]:
 def attacks_table(record: EvaluationRecord) -> str:
     """Return the table of one model: a row per attack, the stages of a sequence under it."""
     rows = []
+    several = record.votes > 1
     for row in record.attacks:
-        rows += [_cells(row, row.attack), *(_cells(stage, f"  {stage.attack}") for stage in row.stages)]
-    headings = ["attack", "accuracy %", "95 % interval", "attacked", "passes per sample", "forwards", "seconds"]
+        named = [(row, row.attack), *((stage, f"  {stage.attack}") for stage in row.stages)]
+        rows += [_cells(one, name, votes=several) for one, name in named]
+    headings = ["attack", "accuracy %", "95 % interval", *(["mean %", "worst %"] if several else [])]
+    headings += ["attacked", "passes per sample", "forwards", "seconds"]
     return format_table(f"{record.checkpoint} on {record.samples} samples of {_describe(record)}", headings, rows)
 
 
-def _cells(row: AttackRow, name: str) -> list[str]:
+def _cells(row: AttackRow, name: str, *, votes: bool) -> list[str]:
     costs = [f"{value:.1f}" for value in (row.passes_per_sample, row.forwards_per_sample, row.seconds)]
     attacked = str(row.samples if row.attacked is None else row.attacked)
-    return [name, f"{100 * row.accuracy:.2f}", _interval(row, 2), attacked, *costs]
+    voted = ["" if share is None else f"{100 * share:.2f}" for share in (row.mean, row.worst)] if votes else []
+    return [name, f"{100 * row.accuracy:.2f}", _interval(row, 2), *voted, attacked, *costs]
 
 
 def _interval(row: AttackRow, digits: int) -> str:
@@ -322,8 +354,9 @@ def _describe(record: Record) -> str:
         pixels = f" = {255 * record.eps:.4g}/255" if _has_pixels(record) else ""
         ball = f"{record.norm} eps {record.eps:g}{pixels}, {within}"
     searched = f"; searched in {record.precision}, judged in float32" if record.precision != "float32" else ""
-    bpda = "".join(f"; gradient of {name}: {stand_in}" for name, stand_in in record.bpda.items())
-    return f"{record.data} ({record.split}): {ball}; broken: {record.rule}{searched}{bpda}"
+    return "; ".join(
+        [f"{record.data} ({record.split}): {ball}; broken: {record.rule}{searched}", *method_notes(record)]
+    )
 
 
 def _has_pixels(record: Record) -> bool:

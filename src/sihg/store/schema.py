@@ -225,6 +225,9 @@ class AttackRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     remark: str = ""
     attacked: int | None = None  # samples, where not all were
     stages: tuple["AttackRow", ...] = ()
+    votes: int = 1  # draws that classified each point; with several, it is broken if at least half are wrong
+    mean: float | None = None  # with several votes: the share of draws that are right
+    worst: float | None = None  # with several votes: the share of samples for which all draws are right
 
 
 class EvaluationHeader(Record, frozen=True, kw_only=True):
@@ -246,8 +249,17 @@ class EvaluationHeader(Record, frozen=True, kw_only=True):
     precision: str = "float32"  # number format of the searches; verdicts are always float32
     bpda: dict[str, str] = {}  # by module: what gave its gradient
     notes: tuple[str, ...] = ()  # what was done to load the model, such as a prefix removed from names
+    eot: int = 1  # draws over which gradients are averaged
+    votes: int = 1  # draws that classified each point
     files: dict[str, str] = {}  # SHA-256 of the files beside the record
     edited: bool = False  # on purpose, and accepted by `sihg check`
+
+
+def method_notes(header: EvaluationHeader) -> list[str]:
+    """Return how gradients and verdicts were made, where that is not the usual way."""
+    notes = [f"gradient of {module}: {stand_in}" for module, stand_in in header.bpda.items()]
+    notes += [f"gradients are means over {header.eot} draws"] if header.eot > 1 else []
+    return notes + ([f"broken if at least half of {header.votes} draws are wrong"] if header.votes > 1 else [])
 
 
 class EvaluationRecord(EvaluationHeader, frozen=True, kw_only=True):
@@ -272,6 +284,17 @@ class CurveRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seconds: float
     proof: bool = False
     remark: str = ""
+    votes: int = 1
+    mean: tuple[float, ...] = ()  # with several votes, at each radius, as is worst
+    worst: tuple[float, ...] = ()
+
+
+def vote_note(row: CurveRow) -> str:
+    """Return the accuracies that the votes on a random model give besides that of the row; empty with one vote."""
+    if row.votes == 1:
+        return ""
+    mean, worst = (", ".join(f"{100 * value:.2f}" for value in values) for values in (row.mean, row.worst))
+    return f"{row.attack}: at these radii {mean} % of draws are right (mean), for {worst} % of samples all (worst)"
 
 
 class CurveRecord(EvaluationHeader, frozen=True, kw_only=True):

@@ -25,7 +25,9 @@ from sihg.store.schema import (
     EvaluationHeader,
     EvaluationRecord,
     GalleryHeader,
+    method_notes,
     read_evaluation,
+    vote_note,
 )
 
 PROVEN = "proven"  # the rule of a row that is a proof: its accuracy is a lower bound
@@ -64,6 +66,7 @@ class Evaluation(Context):
     high: float
     eps: float
     rule: str  # which iterates count, or PROVEN
+    how: str  # gradients and verdicts, where they were not made in the usual way
     passes: float  # per sample
     among: str  # the attacks that the row ALL is about
     seconds: float = field(compare=False)
@@ -146,6 +149,11 @@ def collect_evaluations(
             for row in rows
             if row.remark and not row.proof
         }
+        remarks |= {
+            Remark(vote_note(row), record=source.stem): None
+            for row in rows
+            if isinstance(row, CurveRow) and row.votes > 1
+        }
     return Evaluations(tuple(attacks.values()), tuple(curves), tuple(remarks))
 
 
@@ -175,11 +183,18 @@ def _evaluations(
             high=row.high,
             eps=record.eps,
             rule=PROVEN if row.proof else record.rule,
+            how="; ".join([*method_notes(record), *_vote_notes(row)]),
             passes=row.passes_per_sample,
             among=", ".join(attacks) if row.attack == ALL else "",
             seconds=row.seconds,
             source=source,
         )
+
+
+def _vote_notes(row: AttackRow) -> list[str]:
+    if row.mean is None or row.worst is None:
+        return []
+    return [f"mean {100 * row.mean:.2f} %", f"worst {100 * row.worst:.2f} %"]
 
 
 def _curves(record: CurveRecord, settings: Mapping[str, Value], older: str) -> Iterator[RadiusCurve]:

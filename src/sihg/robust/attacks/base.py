@@ -7,6 +7,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from sihg.errors import InputError
+from sihg.robust.attacks.random_models import Draws
 from sihg.robust.attacks.runner import attack_batch
 from sihg.robust.attacks.search import Search, Verdict
 from sihg.robust.threat import Ball, Bounds
@@ -66,13 +67,25 @@ class Attack(ABC):
         """Whether it starts more than once per sample or target, by the setting `restarts`."""
         return getattr(self, "restarts", 1) > 1
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor | None = None, seed: int = 0) -> Tensor:
-        """Return x_adv: per row the first misclassified point found, else the best point."""
+    def __call__(
+        self, model: nn.Module, x: Tensor, y: Tensor | None = None, seed: int = 0, *, eot: int = 1, votes: int = 1
+    ) -> Tensor:
+        """Return x_adv: per row the first misclassified point found, else the best point; arguments as for `run`."""
         if y is None:  # called as attacks that have their model
             raise InputError("attack-without-model", name=type(self).__name__)
-        return attack_batch(self, model, x, y, seed).x_adv
+        return attack_batch(self, model, x, y, seed, draws=Draws(eot, votes)).x_adv
 
-    def run(self, model: nn.Module, x: Tensor, y: Tensor, seed: int = 0, *, numbers: Tensor | None = None) -> Verdict:
+    def run(
+        self,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        seed: int = 0,
+        *,
+        numbers: Tensor | None = None,
+        eot: int = 1,
+        votes: int = 1,
+    ) -> Verdict:
         """Attack every row of x, and return what was found and what it cost.
 
         Args:
@@ -82,8 +95,10 @@ class Attack(ABC):
             seed: Decides all draws.
             numbers: Where x is a part of a larger set, the numbers of its rows there; parts then draw what the whole
                 would.
+            eot: For random models: gradients and losses are means over so many draws.
+            votes: For random models: how many draws classify a point; it is broken if at least half are wrong.
         """
-        return attack_batch(self, model, x, y, seed, numbers=numbers)
+        return attack_batch(self, model, x, y, seed, numbers=numbers, draws=Draws(eot, votes))
 
     def check(self, model: nn.Module, x: Tensor) -> None:  # noqa: B027
         """Raise InputError for a model that cannot be attacked so, before other attacks take their time."""

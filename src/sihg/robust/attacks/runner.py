@@ -7,14 +7,16 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from sihg.core.draw import seeded
 from sihg.core.processes import ALONE, Processes
 from sihg.errors import InputError
 from sihg.robust.attacks.chunk_size import rows_per_chunk
+from sihg.robust.attacks.random_models import ONCE, Draws
 from sihg.robust.attacks.registry import Plan
 from sihg.robust.attacks.search import OnPass, Rows, Search, Verdict, check_points, share_verdicts
 from sihg.robust.data.samples import Samples
@@ -38,7 +40,7 @@ class Outcome:
 
     attack: str
     attacked: Tensor  # which samples were attacked
-    broken: Tensor  # which samples do not hold
+    broken: Tensor  # which samples do not hold; of a random model, where at least half of the votes are wrong
     prediction: Tensor  # at the point found, -1 where not attacked
     margin: Tensor  # at the point found, nan where not attacked
     distance: Tensor  # of the point found from x; inf where it is not broken, nan where not attacked
@@ -49,13 +51,20 @@ class Outcome:
     remark: str = ""
     proof: bool = False  # True: the others are proven to hold, and the broken ones may hold
     stages: tuple["Outcome", ...] = ()
+    votes: int = 1  # that classified the point found for each sample
+    wrong: Tensor | None = None  # with several votes: how many are wrong, of the worst point in a cascade
 
     @classmethod
-    def begin(cls, attack: str, broken: Tensor, proven: Tensor | None = None) -> "Outcome":
+    def begin(
+        cls, attack: str, broken: Tensor, proven: Tensor | None = None, votes: int = 1, wrong: Tensor | None = None
+    ) -> "Outcome":
         """Return the outcome before an attack on the samples that are neither broken yet nor proven to hold."""
         unknown = torch.full(broken.shape, math.nan)
+        if votes > 1:
+            wrong = torch.zeros(broken.shape, dtype=torch.long) if wrong is None else wrong.clone()
+        known = (broken.clone(), torch.full(broken.shape, -1), unknown, unknown.clone())
         left = ~broken if proven is None else ~(broken | proven)
-        return cls(attack, left, broken.clone(), torch.full(broken.shape, -1), unknown, unknown.clone())
+        return cls(attack, left, *known, votes=votes, wrong=wrong)
 
     def __repr__(self) -> str:
         return f"Outcome({self.attack!r}, accuracy {self.accuracy:.4f} on {len(self.broken)} samples)"
@@ -65,12 +74,24 @@ class Outcome:
         """The share of samples that are not broken."""
         return int((~self.broken).sum()) / len(self.broken)
 
+    @property
+    def mean_accuracy(self) -> float | None:
+        """Of a random model: how likely one draw is right, in the mean over samples."""
+        return None if self.wrong is None else 1 - int(self.wrong.sum()) / (self.votes * len(self.wrong))
+
+    @property
+    def worst_accuracy(self) -> float | None:
+        """Of a random model: the share of samples for which every draw is right."""
+        return None if self.wrong is None else int((self.wrong == 0).sum()) / len(self.wrong)
+
     def add(self, numbers: Tensor, verdict: Verdict, seconds: float) -> None:
         """Add what an attack found for the samples of these numbers."""
         self.broken[numbers] = verdict.broken.cpu()
         self.prediction[numbers] = verdict.prediction.cpu()
         self.margin[numbers] = verdict.margin.float().cpu()
         self.distance[numbers] = verdict.distance.where(verdict.broken, math.inf).float().cpu()
+        if self.wrong is not None:
+            self.wrong[numbers] = torch.maximum(self.wrong[numbers], verdict.wrong.cpu())
         self.passes += verdict.passes
         self.forwards += verdict.forwards
         self.seconds += seconds
@@ -94,11 +115,13 @@ def run_attacks(
     *,
     seed: int = 0,
     precision: str = "float32",
+    draws: Draws = ONCE,
     processes: Processes = ALONE,
     on_pass: OnPass | None = None,
 ) -> list[Outcome]:
     """Carry out each plan on all samples, on the model's device."""
-    parts = attack_parts(model, samples, plans, seed=seed, precision=precision, processes=processes, on_pass=on_pass)
+    how: dict[str, Any] = {"seed": seed, "precision": precision, "draws": draws}
+    parts = attack_parts(model, samples, plans, **how, processes=processes, on_pass=on_pass)
     return join_outcomes(plans, {part.key: part.outcome for part in parts})
 
 
@@ -109,6 +132,7 @@ def attack_parts(
     *,
     seed: int = 0,
     precision: str = "float32",
+    draws: Draws = ONCE,
     known: Mapping[str, Outcome] | None = None,
     processes: Processes = ALONE,
     on_pass: OnPass | None = None,
@@ -121,6 +145,7 @@ def attack_parts(
         plans: For each name the attacks to run, each on the samples that those before did not break.
         seed: The seed of the attacks' draws.
         precision: The number format of the searches of attacks that allow it; verdicts are float32.
+        draws: For random models: over how many draws gradients are averaged, and how many classify a point.
         known: Outcomes of an interrupted run by key: attacks go on where they were.
         processes: Who attacks: each takes every `size`-th chunk of samples, and all yield the same parts.
         on_pass: Called after each pass of the model, as `Search` says.
@@ -129,16 +154,16 @@ def attack_parts(
     """
     for name, plan in plans.items():
         broken = proven = torch.zeros(len(samples), dtype=torch.bool)
-        proven_eps = 0.0
+        proven_eps, wrong = 0.0, None
         for stage, attack in plan.items():
             key = name if len(plan) == 1 else f"{name}: {stage}"
             if attack.eps > proven_eps:  # a proof holds in its ball and in smaller ones
                 proven = torch.zeros_like(proven)
-            outcome = (known or {}).get(key) or Outcome.begin(stage, broken, proven)
+            outcome = (known or {}).get(key) or Outcome.begin(stage, broken, proven, draws.votes, wrong)
             outcome.proof = attack.proves
             yield Part(key, outcome, torch.arange(0))
-            yield from _attack(model, samples, attack, outcome, seed, key, precision, processes, on_pass)
-            broken = outcome.broken
+            yield from _attack(model, samples, attack, outcome, seed, key, precision, draws, processes, on_pass)
+            broken, wrong = outcome.broken, outcome.wrong
             if attack.proves:
                 proven, proven_eps = outcome.attacked & (outcome.margin > 0), attack.eps
 
@@ -151,6 +176,7 @@ def _attack(
     seed: int,
     key: str,
     precision: str,
+    draws: Draws,
     processes: Processes,
     on_pass: OnPass | None,
 ) -> Iterator[Part]:
@@ -166,7 +192,7 @@ def _attack(
             if processes.rank < len(turn):
                 numbers = turn[processes.rank]
                 x, y = upload(as_input(model, next(reader)), device), upload(samples.y[numbers], device)
-                own = _attack_chunk(model, x, y, attack, seed, key, numbers, precision, on_pass)
+                own = _attack_chunk(model, x, y, attack, seed, key, numbers, precision, draws, on_pass)
         verdicts = [own] if processes.size == 1 else share_verdicts(own, processes)
         seconds = (time.perf_counter() - begin) / len(turn)
         for numbers, verdict in zip(turn, verdicts, strict=False):
@@ -189,10 +215,12 @@ def _attack_chunk(
     key: str,
     numbers: Tensor,
     precision: str,
+    draws: Draws,
     on_pass: OnPass | None,
 ) -> Verdict:
+    how: dict[str, Any] = {"numbers": numbers, "precision": precision, "draws": draws, "on_pass": on_pass}
     try:
-        verdict = attack_batch(attack, model, x, y, seed, numbers=numbers, precision=precision, on_pass=on_pass)
+        verdict = attack_batch(attack, model, x, y, seed, **how)
     except RuntimeError as error:
         if not is_missing_gradient(error):
             raise
@@ -231,6 +259,8 @@ def _join_stages(name: str, stages: list[Outcome]) -> Outcome:
         "; ".join(f"{stage.attack}: {stage.remark}" for stage in stages if stage.remark),
         stages[-1].proof,
         tuple(stages),
+        stages[-1].votes,
+        stages[-1].wrong,
     )
 
 
@@ -243,32 +273,39 @@ def attack_batch(
     *,
     numbers: Tensor | None = None,
     precision: str = "float32",
+    draws: Draws = ONCE,
     on_pass: OnPass | None = None,
 ) -> Verdict:
     """Attack every row of x; `numbers` are those of its rows in a larger set, which decide the draws.
 
     With `precision` bfloat16, attacks that allow it search in that format, and a float32 pass at the point found makes
-    each verdict.
+    each verdict. A random model draws from torch's global generators, which are seeded for each chunk of rows and
+    are as before afterwards.
     """
     check_module(model)
     numbers = torch.arange(len(x)) if numbers is None else numbers
     check_batch(x, y, numbers)
-    x, y, numbers = x.detach(), y.long(), upload(numbers, x.device)
+    first_numbers, numbers = numbers[:: rows_per_chunk(x.shape[1:])].tolist(), upload(numbers, x.device)
+    x, y = x.detach(), y.long()
     size, found = rows_per_chunk(x.shape[1:]), []
     fast = precision == "bfloat16" and attack.searches_fast
+    judged = draws.votes > 1 and not attack.proves  # by votes
     formats = number_formats(model, ascent=precision) if fast else exact_float32(x.device.type)
     with formats, inner_mode(model, "running") if attack.input_gradients_only else evaluation_mode(model):
         for done in range(0, max(len(x), 1), size):
             part = slice(done, done + size)
             place = torch.arange(len(x[part]), device=x.device)
             rows = Rows(x[part], y[part], attack.ball.around(x[part]), numbers[part], place)
-            found.append(attack.search_type(model, rows, attack.ball, fast=fast, on_pass=on_pass))
+            found.append(attack.search_type(model, rows, attack.ball, fast=fast, draws=draws, on_pass=on_pass))
             if len(rows):
-                with reading_once():
+                drawn = seeded(seed, f"model under {type(attack).__name__}", 0, first_numbers[done // size], x.device)
+                with reading_once(), drawn:
                     attack.search(found[-1], seed)
                     if fast:
                         found[-1].judge()
                         _search_closest_again(attack, found[-1], seed)
+                    if judged:
+                        found[-1].judge()
     x_adv = attack.ball.clip(torch.cat([search.x_adv for search in found]))
     return Verdict(
         x_adv,
@@ -279,6 +316,7 @@ def attack_batch(
         sum(search.passes for search in found),
         sum(search.forwards for search in found),
         max(search.classes for search in found),
+        torch.cat([search.wrong if judged else draws.votes * search.broken.long() for search in found]),
     )
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from sihg.core.draw import generator
 from sihg.core.processes import Processes
 from sihg.errors import InputError, NotFiniteError
+from sihg.robust.attacks.random_models import BREAK, ONCE, VERDICT, Draws, average, pick_draw
 from sihg.robust.gradients import Loss, margins, misclassified
 from sihg.robust.precision import exact_float32, to_float32
 from sihg.robust.threat import Ball, Feasible
@@ -38,6 +39,7 @@ class Verdict:
         passes: Forward-backward passes, summed over rows.
         forwards: Forward passes without a backward pass, summed over rows.
         classes: Outputs of the model.
+        wrong: How many of the draws that classified x_adv are wrong; with one draw, whether it is.
     Example:
         >>> from sihg.robust.attacks import Natural
         >>> Natural().run(nn.Identity(), torch.tensor([[0.0, 1.0]]), torch.tensor([0])).broken
@@ -52,6 +54,7 @@ class Verdict:
     passes: int
     forwards: int
     classes: int
+    wrong: Tensor
 
 
 def share_verdicts(own: Verdict | None, processes: Processes) -> list[Verdict | None]:
@@ -59,7 +62,7 @@ def share_verdicts(own: Verdict | None, processes: Processes) -> list[Verdict | 
     data = b""
     if own is not None:
         counts = torch.tensor([own.passes, own.forwards, own.classes])
-        names = ("x_adv", "broken", "prediction", "margin", "distance")
+        names = ("x_adv", "broken", "prediction", "margin", "distance", "wrong")
         tensors = {name: getattr(own, name) for name in names}
         data = save({name: t.detach().cpu().contiguous() for name, t in {**tensors, "counts": counts}.items()})
     shared: list[Verdict | None] = []
@@ -132,6 +135,8 @@ class Search:
         rows: The samples, with the perturbations that are allowed.
         ball: The ball, for its bounds (default: none).
         fast: Whether to compute in the format that `number_formats` chose for ascents.
+        draws: For random models: over how many draws gradients and logits are averaged, and how many classify a point.
+            Where the mean logits claim a break, they are replaced by those of a draw that is wrong only if most are.
         on_pass: Receives, after each pass of the model, the rows that it counts as passes and as forward passes, and
             how many rows are known to be broken. On other devices than a CPU that is known when rows leave the search.
     Example:
@@ -148,14 +153,16 @@ class Search:
         ball: Ball | None = None,
         *,
         fast: bool = False,
+        draws: Draws = ONCE,
         on_pass: OnPass | None = None,
     ) -> None:
-        self.model, self.rows, self.fast, self.on_pass = model, rows, fast, on_pass
+        self.model, self.rows, self.fast, self.draws, self.on_pass = model, rows, fast, draws, on_pass
         self.ball = ball or Ball(0.0, bounds=None)
         self.x_adv = rows.x.clone()
         self.broken = torch.zeros(len(rows), dtype=torch.bool, device=rows.x.device)
         self.prediction = rows.y.clone()
         self.margin = torch.full_like(rows.y, math.inf, dtype=rows.x.dtype)
+        self.wrong = torch.zeros_like(rows.y)  # of the votes on each point; `judge` counts them
         self.passes = self.forwards = self.classes = 0
         self._on_cpu = rows.x.device.type == "cpu"
         self._looks = 0  # of `record_broken`, since `unbroken`
@@ -163,10 +170,14 @@ class Search:
 
     def nested(self, model: nn.Module, rows: Rows) -> "Search":
         """Return a search of its own for some rows, or on another model; its passes are heard as those of this one."""
-        on_pass = self.on_pass
+        on_pass, draws = self.on_pass, self.draws if model is self.model else ONCE
         if on_pass is None:
-            return Search(model, rows, self.ball)
-        return Search(model, rows, self.ball, on_pass=lambda made, alone, _: on_pass(made, alone, self._known_broken))
+            return Search(model, rows, self.ball, draws=draws)
+
+        def heard(passes: int, forwards: int, _broken: int) -> None:
+            on_pass(passes, forwards, self._known_broken)
+
+        return Search(model, rows, self.ball, draws=draws, on_pass=heard)
 
     def count(self, *, passes: int = 0, forwards: int = 0) -> None:
         """Count rows that the model was applied to, with or without a backward pass."""
@@ -202,10 +213,15 @@ class Search:
     def compute_logits(self, rows: Rows, point: Tensor, *, exact: bool = True) -> Tensor:
         """Return the logits at `point`, in float32 unless the search is fast and they need not be exact."""
         exact = exact or not self.fast
+        (logits,) = average(lambda: (self._classify(rows, point, exact=exact),), self.draws.eot)
+        return logits if exact and self.draws.votes == 1 else self._confirm(rows, point, logits)
+
+    def _classify(self, rows: Rows, point: Tensor, *, exact: bool = True) -> Tensor:
+        """Return the logits of one pass, which is one draw of a random model."""
         with torch.no_grad(), exact_float32(point.device.type) if exact else nullcontext():
             logits = self._check(self.model(point) if exact else to_float32(self.model(point)), rows)
         self.count(forwards=len(rows))
-        return logits if exact else self._confirm(rows, point, logits)
+        return logits
 
     def compute_gradient(
         self, rows: Rows, point: Tensor, loss: Loss, *, exact: bool = False
@@ -219,19 +235,25 @@ class Search:
             exact: Whether to compute in float32 also in a fast search.
         """
         exact = exact or not self.fast
-        point = point.detach().requires_grad_()
+        draw = partial(self._differentiate, rows, point.detach().requires_grad_(), loss, exact=exact)
+        logits, losses, g = average(draw, self.draws.eot)
+        g = g.contiguous() if 0 in g.stride() else g  # an expanded gradient could not be changed in place
+        if not self._on_cpu or not math.isfinite(float(g.sum())):  # on a CPU the sum is the cheaper test
+            bad = ~torch.isfinite(g).flatten(1).all(1)  # g itself is changed in place
+            refuse_if(bad.any(), partial(_refuse_gradient, rows, bad))
+        if not exact or self.draws.votes > 1:
+            logits = self._confirm(rows, point.detach(), logits)
+        return logits, losses.to(g), g
+
+    def _differentiate(self, rows: Rows, point: Tensor, loss: Loss, *, exact: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the logits, the losses and the gradient of one pass, which is one draw of a random model."""
         with torch.enable_grad(), exact_float32(point.device.type) if exact else nullcontext():
             logits = self.model(point) if exact else to_float32(self.model(point))
             self._check(logits, rows)
             losses = loss(logits, rows.y)
             (g,) = torch.autograd.grad(losses.sum(), point)
         self.count(passes=len(rows))
-        g = g.contiguous() if 0 in g.stride() else g  # an expanded gradient could not be changed in place
-        if not self._on_cpu or not math.isfinite(float(g.sum())):  # on a CPU the sum is the cheaper test
-            bad = ~torch.isfinite(g).flatten(1).all(1)  # g itself is changed in place
-            refuse_if(bad.any(), partial(_refuse_gradient, rows, bad))
-        logits = logits.detach() if exact else self._confirm(rows, point.detach(), logits.detach())
-        return logits, losses.detach().to(g), g
+        return logits.detach(), losses.detach(), g
 
     def _check(self, logits: Tensor, rows: Rows) -> Tensor:
         """Return the logits, checked; the labels of rows on a device, which is waited for, only once."""
@@ -241,7 +263,7 @@ class Search:
         return logits
 
     def _confirm(self, rows: Rows, point: Tensor, logits: Tensor) -> Tensor:
-        """Replace the logits of rows misclassified within the ball by those of a float32 pass there, in the bounds."""
+        """Replace the logits of rows misclassified within the ball by those of a float32 vote there, in the bounds."""
         wrong = misclassified(logits, rows.y)
         claimed = true_places(wrong if self._on_cpu else wrong & ~self.broken[rows.place])
         if len(claimed):  # outside of the ball, where some attacks search too, no point breaks a row
@@ -249,13 +271,20 @@ class Search:
             claimed = claimed[true_places(far <= self.ball.eps * (1 + SLACK))]
         if not len(claimed):
             return logits
-        confirmed = self.compute_logits(rows.take(claimed), self.ball.clip(point.index_select(0, claimed)))
+        confirmed, _ = self._vote(rows.take(claimed), self.ball.clip(point.index_select(0, claimed)), BREAK)
         return logits.index_copy(0, claimed, confirmed.to(logits))
 
+    def _vote(self, rows: Rows, point: Tensor, share: float) -> tuple[Tensor, Tensor]:
+        """Classify points in float32, once per vote; return logits that are wrong if this share is, and the number."""
+        draws = [self._classify(rows, point) for _ in range(self.draws.votes)]
+        if len(draws) == 1:
+            return draws[0], misclassified(draws[0], rows.y).long()
+        return pick_draw(torch.stack(draws), rows.y, share)
+
     def judge(self) -> None:
-        """Replace what is known of each row's best point by the result of a float32 pass there, within the bounds."""
+        """Replace what is known of each row's best point by a vote in float32 there, within the bounds."""
         self.x_adv = self.ball.clip(self.x_adv)
-        logits = self.compute_logits(self.rows, self.x_adv)
+        logits, self.wrong = self._vote(self.rows, self.x_adv, VERDICT)
         self.prediction, self.margin = logits.argmax(1), margins(logits, self.rows.y).to(self.margin)
         self.broken = self.prediction != self.rows.y
 

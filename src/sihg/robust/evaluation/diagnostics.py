@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from sihg.robust.attacks.base import Natural
 from sihg.robust.attacks.noise import Noise
 from sihg.robust.attacks.pgd import PGD
+from sihg.robust.attacks.random_models import ADVISED_EOT, ONCE, VOTES, Draws
 from sihg.robust.attacks.registry import Plan
 from sihg.robust.attacks.runner import HALF_PRECISION, Outcome, attack_batch, load_rows
 from sihg.robust.attacks.square import Square
@@ -74,11 +75,10 @@ def warn_if(fires: bool, name: str, message: str, result: Literal["warning", "er
 
 
 def inspect_model(
-    model: nn.Module, samples: Samples, ball: Ball, seed: int, *, attacked: bool = True
+    model: nn.Module, samples: Samples, ball: Ball, seed: int, *, attacked: bool = True, draws: Draws = ONCE
 ) -> Iterator[Check]:
     """Check the model on a few samples; its gradients and the radius only if attacks follow."""
-    count = min(MAX_PROBED, max(MIN_PROBED, len(samples) // MAX_PROBED))
-    x, y = load_rows(model, samples, stratified_rows(samples, count, seed))
+    x, y = _probe(model, samples, seed)
     first, second = compute_logits(model, x), compute_logits(model, x)
     yield _check_precision(model, first)
     probabilities = bool((first >= 0).all()) and bool(((first.sum(1) - 1).abs() < 1e-3).all())
@@ -86,13 +86,17 @@ def inspect_model(
     yield warn_if(probabilities, "logits", message)
     if attacked:
         yield _check_unit(samples, ball)
-    apart = float((first - second).abs().max())
-    random = not apart <= ROUNDING * float(first.abs().max())
-    message = f"the model is random, two passes differ by {apart:.2g}: evaluate a model that averages several passes"
-    yield warn_if(random, "repeatable", message)
+    random = _differ(first, second)
+    yield _check_repeatable(first, second, draws)
     if attacked:
         yield _check_zero_radius(model, x, y, first, ball, seed, random=random)
         yield _check_gradients(model, x, y, first, ball, seed)
+
+
+def passes_differ(model: nn.Module, samples: Samples, seed: int) -> bool:
+    """Return whether the model is random: two passes over a few samples differ by more than rounding."""
+    x, _ = _probe(model, samples, seed)
+    return _differ(compute_logits(model, x), compute_logits(model, x))
 
 
 def inspect_outcomes(
@@ -111,6 +115,24 @@ def inspect_outcomes(
     yield _check_below_natural(plans, outcomes, natural)
     yield check_other_attacks(plans, trained_with)
     yield _check_black_box(plans, outcomes)
+
+
+def _probe(model: nn.Module, samples: Samples, seed: int) -> tuple[Tensor, Tensor]:
+    count = min(MAX_PROBED, max(MIN_PROBED, len(samples) // MAX_PROBED))
+    return load_rows(model, samples, stratified_rows(samples, count, seed))
+
+
+def _differ(first: Tensor, second: Tensor) -> bool:
+    return not float((first - second).abs().max()) <= ROUNDING * float(first.abs().max())
+
+
+def _check_repeatable(first: Tensor, second: Tensor, draws: Draws) -> Check:
+    """Check that a random model is attacked and judged as one."""
+    advice = [] if draws.eot > 1 else [f"average gradients over draws, eot={ADVISED_EOT}"]
+    advice += [] if draws.votes > 1 else [f"let several draws judge, votes={VOTES}"]
+    apart = float((first - second).abs().max())
+    message = f"the model is random, two passes differ by {apart:.2g}: {', and '.join(advice)}"
+    return warn_if(_differ(first, second) and bool(advice), "repeatable", message)
 
 
 def _check_precision(model: nn.Module, logits: Tensor) -> Check:

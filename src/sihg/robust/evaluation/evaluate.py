@@ -14,12 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sihg.core.draw import seeded
 from sihg.core.processes import ALONE, Processes
 from sihg.errors import InputError, UnknownNameError
 from sihg.parse import Number, file_name, parse_number
 from sihg.robust.attacks.base import Natural
 from sihg.robust.attacks.certified import Proof, has_interval_bounds
 from sihg.robust.attacks.chunk_size import limit_rows, rows_per_chunk
+from sihg.robust.attacks.random_models import VOTES, Draws
 from sihg.robust.attacks.registry import Attacks, LoadSource, Plan, check_radii, describe_plans, plan_attacks
 from sihg.robust.attacks.replaced_gradients import (
     Bpda,
@@ -48,6 +50,7 @@ from sihg.robust.evaluation.diagnostics import (
     check_other_attacks,
     inspect_model,
     inspect_outcomes,
+    passes_differ,
 )
 from sihg.robust.evaluation.findings import Evaluation, RadiusCurve
 from sihg.robust.evaluation.normalisation import check_normalisation
@@ -82,6 +85,7 @@ class Task:
     remark: str = ""  # why `auto` chose the number format
     bpda: Mapping[str, StandIn] = field(default_factory=dict)  # by the name of the module
     batch_size: int | None = None  # the most samples to attack at once
+    votes: int | None = None  # None: several if the model is random
 
     def open_partial(
         self,
@@ -114,6 +118,7 @@ class Task:
             "bounds": sha256_of_tensors(bounds),
             "attacks": describe_plans(self.plans),
             "bpda": describe_stand_ins(self.bpda),
+            "votes": self.votes,
             "sources": [sha256_of_tensors(source.state_dict()) for source in sources],
             "model": hashlib.sha256(model.encode()).hexdigest(),
             "code": _sha256_of_code(self.model),
@@ -134,6 +139,8 @@ def evaluate(
     last_iterate: bool = False,
     precision: str = "float32",
     bpda: Bpda | None = None,
+    eot: int = 1,
+    votes: int | None = None,
     trained_with: str | None = None,
     points: bool = False,
     resume: str | Path | None = None,
@@ -160,6 +167,9 @@ def evaluate(
             Verdicts are made in float32.
         bpda: Other gradients for modules whose own gradient lies, such as {"defence": "identity"}: see
             `sihg.robust.attacks.replace_gradients`.
+        eot: For random models: gradients and losses are means over so many draws; 20 is usual.
+        votes: How many draws classify a point; it is broken if at least half are wrong (default: 10 if two passes
+            differ, else 1).
         trained_with: The method the model was trained with, if known, such as "pgd".
         points: Whether to keep the adversarial examples, `evaluation.points`.
         resume: A folder: continue the interrupted evaluation there, and keep partial results in it until `save`.
@@ -180,8 +190,9 @@ def evaluate(
     ball = Ball(parse_number(eps, "eps"), norm, bounds)
     whole = open_samples(data)
     arguments = (model, whole, attacks, ball, (), samples, seed, trained_with)
-    how: dict[str, Any] = {"last_iterate": last_iterate, "precision": precision, "bpda": bpda}
-    task = make_task(*arguments, **how, workers=workers, batch_size=batch_size, processes=processes)
+    how: dict[str, Any] = {"last_iterate": last_iterate, "precision": precision, "bpda": bpda, "eot": eot}
+    how |= {"votes": votes, "workers": workers, "batch_size": batch_size, "processes": processes}
+    task = make_task(*arguments, **how)
     home = None if resume is None else Path(resume) / "evaluation"
     result = run_task(task, task.open_partial(home, points=points, processes=processes), progress, processes)
     assert isinstance(result, Evaluation)
@@ -201,6 +212,8 @@ def robust_curve(
     last_iterate: bool = False,
     precision: str = "float32",
     bpda: Bpda | None = None,
+    eot: int = 1,
+    votes: int | None = None,
     trained_with: str | None = None,
     points: bool = False,
     resume: str | Path | None = None,
@@ -229,8 +242,9 @@ def robust_curve(
     eps = check_radii(radii)
     ball, whole = Ball(eps[-1], norm, bounds), open_samples(data)
     arguments = (model, whole, attacks, ball, eps, samples, seed, trained_with)
-    how: dict[str, Any] = {"last_iterate": last_iterate, "precision": precision, "bpda": bpda}
-    task = make_task(*arguments, **how, workers=workers, batch_size=batch_size, processes=processes)
+    how: dict[str, Any] = {"last_iterate": last_iterate, "precision": precision, "bpda": bpda, "eot": eot}
+    how |= {"votes": votes, "workers": workers, "batch_size": batch_size, "processes": processes}
+    task = make_task(*arguments, **how)
     home = None if resume is None else Path(resume) / "evaluation"
     result = run_task(task, task.open_partial(home, points=points, processes=processes), progress, processes)
     assert isinstance(result, RadiusCurve)
@@ -247,19 +261,27 @@ def run_task(
     model, samples, seed = task.model, task.samples, task.header.seed
     check_progress(progress)
     begin = time.perf_counter()
-    rows = limit_rows(task.batch_size)
-    with partial or nullcontext(), evaluation_mode(model), replace_gradients(model, task.bpda), rows:
+    with (
+        partial or nullcontext(),
+        seeded(seed, "evaluation", device=device_of(model)),
+        evaluation_mode(model),
+        replace_gradients(model, task.bpda),
+        limit_rows(task.batch_size),
+    ):
         state = ModelState(model)
         outputs = check_model(model, samples)
+        task = _choose_votes(task, processes)
+        draws = Draws(task.header.eot, task.header.votes)
         attacks = [attack for plan in task.plans.values() for attack in plan.values()]
         attacked = bool(task.radii) or any(not isinstance(attack, Natural) for attack in attacks)
         check_range(samples, task.ball if attacked else Ball(0.0, task.ball.norm, task.ball.bounds))
         check_plans(model, samples, task.plans)
         check_stand_ins(model, task.bpda, load_rows(model, samples, slice(0, 1))[0])
-        tracker = progress and ProgressTracker(progress, task.plans, samples, outputs, task.header.precision)
+        about = (task.plans, samples, outputs, task.header.precision, draws)
+        tracker = progress and ProgressTracker(progress, *about)
         if tracker is not None:
             tracker.begin_check("model")
-        checks = list(inspect_model(model, samples, task.ball, seed, attacked=attacked))
+        checks = list(inspect_model(model, samples, task.ball, seed, attacked=attacked, draws=draws))
         checks.append(check_normalisation(model, samples, seed))
         spent = time.perf_counter() - begin
         outcomes = _attack(task, partial, tracker, processes)
@@ -269,8 +291,8 @@ def run_task(
             checks.append(check_other_attacks(task.plans, task.trained_with))
         else:
             checks += inspect_outcomes(samples, task.header.of, task.plans, outcomes, task.trained_with)
-            listen = None if tracker is None else tracker.begin_check
-            checks += reattack_checks(model, samples, task.ball, task.plans, outcomes, seed, listen=listen)
+            how: dict[str, Any] = {"draws": draws, "listen": None if tracker is None else tracker.begin_check}
+            checks += reattack_checks(model, samples, task.ball, task.plans, outcomes, seed, **how)
         checks.append(state.check())
     seconds = spent + time.perf_counter() - begin
     kind = RadiusCurve if task.radii else Evaluation
@@ -280,6 +302,15 @@ def run_task(
         radii=task.radii,
         partial=partial,
     )
+
+
+def _choose_votes(task: Task, processes: Processes) -> Task:
+    """Return the task with as many votes as asked for; by default several if the model is random."""
+    votes = task.votes
+    if votes is None:
+        is_random = passes_differ(task.model, task.samples, task.header.seed)
+        votes = VOTES if processes.gather(is_random)[0] else 1
+    return replace(task, header=msgspec.structs.replace(task.header, votes=votes))
 
 
 def _attack(
@@ -293,6 +324,7 @@ def _attack(
         task.plans,
         seed=task.header.seed,
         precision=task.header.precision,
+        draws=Draws(task.header.eot, task.header.votes),
         known=known,
         processes=processes,
         on_pass=None if tracker is None else tracker.on_pass,
@@ -319,6 +351,8 @@ def make_task(
     last_iterate: bool,
     precision: str = "float32",
     bpda: Bpda | None = None,
+    eot: int = 1,
+    votes: int | None = None,
     source: "LoadSource | None" = None,
     weights: Mapping[str, Tensor] | None = None,
     workers: int = 0,
@@ -328,10 +362,12 @@ def make_task(
     """Plan the attacks, draw so many samples (None: all), and describe the evaluation for its record."""
     plans = plan_attacks(attacks, ball, radii, last_iterate=last_iterate, source=source)
     check_module(model)
+    draws, found = Draws(eot, 1 if votes is None else votes), find_stand_ins(model, bpda)
+    by_module = {module: found[name] for name, module in model.named_modules() if name in found}
     bare, (model, note) = model, unwrap_outputs(model, whole.shape, len(whole.classes))
-    plans = _drop_vain_proofs(plans, model, whole)
-    stand_ins = find_stand_ins(model, bpda)
+    stand_ins = find_stand_ins(model, by_module)  # by their names in the model that is attacked
     with limit_rows(batch_size), replace_gradients(model, stand_ins):
+        plans = _drop_vain_proofs(plans, model, whole)
         choice = choose_precision(model, whole, plans, precision)
     index = stratified_subset(replace(whole, x=torch.arange(len(whole)), lazy=None), count, seed).x
     low, high = (-torch.inf, torch.inf) if ball.bounds is None else ball.bounds
@@ -350,8 +386,10 @@ def make_task(
         device=str(device_of(model)),
         rule="last iterate" if last_iterate else "any iterate",
         precision=processes.gather(choice.name)[0],  # `auto` is measured, and processes may differ
-        bpda={name: stand_in.name for name, stand_in in stand_ins.items()},
+        bpda={name: stand_in.name for name, stand_in in found.items()},
         notes=(note,) if note else (),
+        eot=draws.eot,
+        votes=draws.votes,
     )
     parts = [header.checkpoint, whole.name, "+".join(plans)]
     parts += [f"curve-{radii[0]:g}:{radii[-1]:g}:{len(radii)}" if radii else f"eps-{ball.eps:.6g}"]
@@ -362,10 +400,12 @@ def make_task(
     parts += ["last-iterate"] if last_iterate else []
     parts += [precision] if precision != "float32" else []
     parts += [f"bpda-{name}-{stand_in}" for name, stand_in in header.bpda.items()]
+    parts += [f"eot{eot}"] if eot > 1 else []
+    parts += [f"votes{votes}"] if votes is not None else []
     samples = whole if len(index) == len(whole) else whole.take(index)
     samples = samples.when_read(bounds=ball.bounds, workers=workers).settled()
     header = msgspec.structs.replace(header, contents=sum_of([samples]))
-    record, seen = record_name(parts), (trained_with, tuple(radii), choice.reason, stand_ins, batch_size)
+    record, seen = record_name(parts), (trained_with, tuple(radii), choice.reason, stand_ins, batch_size, votes)
     return Task(model, samples, index, ball, plans, header, record, *seen)
 
 

@@ -11,6 +11,7 @@ from torch import nn
 from sihg.core.processes import ALONE, Processes
 from sihg.errors import InputError, UnknownNameError
 from sihg.parse import parse_norm
+from sihg.robust.attacks.random_models import Draws
 from sihg.robust.attacks.registry import attack_names, parse_curve, plan_attacks
 from sihg.robust.attacks.runner import check_device, check_model
 from sihg.robust.data.samples import Samples
@@ -47,6 +48,8 @@ class EvaluationRequest:
         bpda: Other gradients for modules whose own gradient lies: by the name of the module "identity" or a function,
             "path.py:name".
         batch_size: The most samples to attack at once (default: as many as are fast).
+        eot: For random models: gradients and losses are means over so many draws; 20 is usual.
+        votes: How many draws classify a point (default: 10 if two passes differ, else 1).
         checkpoint: Which weights of a run, "last" or "best".
         curve: The radii of a curve, "A:B:N"; None for a table at the run's eps.
         points: Whether to keep the adversarial examples, NAME.points.npy.
@@ -69,6 +72,8 @@ class EvaluationRequest:
     precision: str = "float32"
     bpda: Mapping[str, str] = field(default_factory=dict)
     batch_size: int | None = None
+    eot: int = 1
+    votes: int | None = None
     checkpoint: str | None = None
     curve: str | None = None
     points: bool = False
@@ -83,6 +88,7 @@ class EvaluationRequest:
         object.__setattr__(self, "attacks", tuple(attack_names(self.attacks)))
         if self.precision not in PRECISIONS:
             raise UnknownNameError("precision", self.precision, list(PRECISIONS))
+        Draws(self.eot, 1 if self.votes is None else self.votes)  # checks both
         if self.curve is not None:
             parse_curve(self.curve)
         if self.normalise is not None:
@@ -98,6 +104,8 @@ class EvaluationRequest:
         parts += ["last-iterate"] if self.last_iterate else []
         parts += [self.precision] if self.precision != "float32" else []
         parts += [f"bpda-{name}-{stand_in}" for name, stand_in in self.bpda.items()]
+        parts += [f"eot{self.eot}"] if self.eot > 1 else []
+        parts += [f"votes{self.votes}"] if self.votes is not None else []
         parts += [f"curve-{self.curve}"] if self.curve else []
         parts += [f"normalise-{self.normalise}"] if self.normalise else []
         parts += [f"key-{self.weights_key}"] if self.weights_key else []
@@ -238,6 +246,8 @@ def prepare(target: Target, *, data_dir: Path | None = None, processes: Processe
         last_iterate=request.last_iterate,
         precision=request.precision,
         bpda=request.bpda,
+        eot=request.eot,
+        votes=request.votes,
         source=load_source,
         weights=weights.tensors,
         workers=settings.workers,

@@ -27,6 +27,8 @@ from sihg.store.schema import (
     EvaluationHeader,
     EvaluationRecord,
     count_results,
+    method_notes,
+    vote_note,
     write_record,
 )
 from sihg.store.statistics import wilson
@@ -94,6 +96,9 @@ class Findings:
         arrays = {"index": self.index.numpy(), "label": self.labels.numpy(), "attack": np.array([a for a, _ in stages])}
         for field in PER_SAMPLE:
             arrays[field] = torch.stack([getattr(stage, field) for _, stage in stages]).numpy()
+        votes = [stage.wrong for _, stage in stages if stage.wrong is not None]
+        if votes:
+            arrays["wrong"] = torch.stack(votes).numpy()
         kept = [write_arrays(home / f"{name}.npz", arrays)]
         if self.partial is not None and self.points is not None:
             self.partial.flush()
@@ -116,8 +121,8 @@ class Findings:
         raise NotImplementedError
 
     def _notes(self, rows: tuple[AttackRow, ...] | tuple[CurveRow, ...]) -> list[str]:
-        lines = [f"note: {note}" for note in self.header.notes]
-        lines += [f"note: gradient of {name}: {stand_in}" for name, stand_in in self.header.bpda.items()]
+        lines = [f"note: {note}" for note in (*self.header.notes, *method_notes(self.header))]
+        lines += [f"note: {vote_note(row)}" for row in rows if isinstance(row, CurveRow) and row.votes > 1]
         lines += [f"note: {row.attack}: {row.remark}" for row in rows if row.remark]
         lines += [f"{check.result}: {check.message} ({check.link})" for check in (*self.errors, *self.warnings)]
         return [*lines, f"checks: {count_results(self.checks)}"]
@@ -157,6 +162,8 @@ class Evaluation(Findings):
         if len(attacks) > 1:  # natural errors count too, which an attack may not look at
             costs = {name: sum(getattr(o, name) for o in attacks) for name in ("passes", "forwards", "seconds")}
             together = replace(attacks[0], attack="all", attacked=torch.ones_like(self.broken), broken=self.broken)
+            votes = [outcome.wrong for outcome in attacks if outcome.wrong is not None]
+            together.wrong = torch.stack(votes).amax(0) if votes else None
             rows.append(_attack_row(replace(together, **costs, remark="", stages=())))
         return (*rows, *(_attack_row(outcome) for outcome in self.outcomes if outcome.proof))
 
@@ -178,11 +185,12 @@ class Evaluation(Findings):
 
     def __str__(self) -> str:
         about = f"({describe_ball(self.ball)}, {len(self.broken)} samples)"
-        lines = [f"{'attack':<12} accuracy %   95 % interval   {about}"]
-        lines += [
-            f"{row.attack:<12} {100 * row.accuracy:>10.2f}   {100 * row.low:.2f} - {100 * row.high:.2f}"
-            for row in self.rows()
-        ]
+        several = self.header.votes > 1
+        lines = [f"{'attack':<12} accuracy %   95 % interval   {'mean %  worst %   ' if several else ''}{about}"]
+        for row in self.rows():
+            interval = f"{100 * row.low:.2f} - {100 * row.high:.2f}"
+            votes = "" if row.mean is None else f"{100 * row.mean:>6.2f}  {100 * (row.worst or 0):>7.2f}"
+            lines.append(f"{row.attack:<12} {100 * row.accuracy:>10.2f}   {interval:<16}{votes}".rstrip())
         return "\n".join([*lines, *self._notes(self.rows())])
 
 
@@ -276,6 +284,9 @@ def _attack_row(outcome: Outcome) -> AttackRow:
         remark=outcome.remark,
         attacked=None if bool(outcome.attacked.all()) else int(outcome.attacked.sum()),
         stages=tuple(_attack_row(stage) for stage in outcome.stages),
+        votes=outcome.votes,
+        mean=outcome.mean_accuracy,
+        worst=outcome.worst_accuracy,
     )
 
 
@@ -294,4 +305,7 @@ def _curve_row(outcome: Outcome, radii: Sequence[float]) -> CurveRow:
         seconds=outcome.seconds,
         proof=outcome.proof,
         remark=outcome.remark.rpartition(": ")[2] if outcome.proof else "",
+        votes=outcome.votes,
+        mean=tuple(stage.mean_accuracy for stage in stages if stage.mean_accuracy is not None),
+        worst=tuple(stage.worst_accuracy for stage in stages if stage.worst_accuracy is not None),
     )

@@ -11,13 +11,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from sihg.core.draw import seeded
 from sihg.errors import InputError
+from sihg.robust.attacks.random_models import ONCE, Draws
 from sihg.robust.attacks.registry import Plan
 from sihg.robust.attacks.replaced_gradients import replace_gradients
 from sihg.robust.attacks.runner import Outcome, attack_batch, load_rows
 from sihg.robust.data.samples import Samples
 from sihg.robust.evaluation.evaluate import Task
-from sihg.robust.gradients import compute_logits
+from sihg.robust.gradients import compute_logits, device_of
 from sihg.store.arrays import read_arrays, write_arrays
 from sihg.store.schema import GalleryHeader
 
@@ -35,8 +37,9 @@ def save_gallery(path: Path, task: Task, outcomes: Sequence[Outcome]) -> Path | 
     about = GalleryHeader(**same, eps=eps, classes=classes, attack=outcome.attack, accuracy=outcome.accuracy)
     if has_stronger_gallery(path, about):
         return None
-    with replace_gradients(task.model, task.bpda):
-        arrays = make_gallery(task.model, task.samples, task.plans[outcome.attack], outcome, seed=header.seed)
+    with replace_gradients(task.model, task.bpda), seeded(header.seed, "gallery", device=device_of(task.model)):
+        plan, draws = task.plans[outcome.attack], Draws(header.eot, outcome.votes)
+        arrays = make_gallery(task.model, task.samples, plan, outcome, seed=header.seed, draws=draws)
     return write_gallery(path, about, arrays)
 
 
@@ -47,12 +50,13 @@ def strongest_attack(outcomes: Sequence[Outcome]) -> Outcome | None:
 
 
 def make_gallery(
-    model: nn.Module, samples: Samples, plan: Plan, outcome: Outcome, *, seed: int
+    model: nn.Module, samples: Samples, plan: Plan, outcome: Outcome, *, seed: int, draws: Draws = ONCE
 ) -> dict[str, NDArray[np.generic]]:
     """Attack one sample of each class once more, with the stage of the plan that found its point.
 
     Draws depend on a sample's number and the seed, not on the other samples of its batch. So this is the point of the
-    evaluation, up to rounding, even if a part of the evaluation ran before an interruption.
+    evaluation, up to rounding, even if a part of the evaluation ran before an interruption. The draws of
+    a random model depend on the batch, so of such a model it is another point.
     """
     found_by = _stage_of_point(outcome)
     numbers, before = _choose_samples(model, samples, outcome, found_by)
@@ -61,7 +65,7 @@ def make_gallery(
     for i, attack in enumerate(plan.values()):
         mine = (found_by[numbers] == i).nonzero().flatten()
         if len(mine):
-            verdict = attack_batch(attack, model, x[mine], y[mine], seed, numbers=numbers[mine])
+            verdict = attack_batch(attack, model, x[mine], y[mine], seed, numbers=numbers[mine], draws=draws)
             x_adv[mine], after[mine] = verdict.x_adv.detach(), verdict.prediction
     tensors = {"number": numbers, "label": y, "before": before, "after": after}
     tensors |= {"clean": x.float(), "adversarial": x_adv.float()}

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -27,7 +27,8 @@ from sihg.store.trust import user_key
 
 SECONDS_BETWEEN_WRITES = 5.0
 ARRAYS = ("attacked", "broken", "prediction", "margin", "distance")
-SCALARS = ("attack", "passes", "forwards", "seconds", "done", "remark", "proof")
+VOTED = ("wrong",)  # of random models
+SCALARS = ("attack", "passes", "forwards", "seconds", "done", "remark", "proof", "votes")
 
 
 class EvaluationWarning(UserWarning):
@@ -137,7 +138,7 @@ class PartialResults:
         self.flush()
         scalars = {key: {name: getattr(found, name) for name in SCALARS} for key, found in self._outcomes.items()}
         arrays = {
-            f"{key}/{name}": getattr(found, name).numpy() for key, found in self._outcomes.items() for name in ARRAYS
+            f"{key}/{name}": value.numpy() for key, found in self._outcomes.items() for name, value in _arrays(found)
         }
         text = json.dumps({"about": self.identity, "outcomes": scalars, "points": self._points_inode()})
         write_arrays(self.path, {"text": np.array(text), **arrays}, compressed=False, key=self._key)
@@ -191,7 +192,8 @@ class PartialResults:
             if text["about"] == self.identity and text["points"] == self._points_inode():
                 found = {}
                 for key, scalars in text["outcomes"].items():
-                    tensors = {name: torch.from_numpy(arrays[f"{key}/{name}"]) for name in ARRAYS}
+                    names = (*ARRAYS, *VOTED) if scalars["votes"] > 1 else ARRAYS
+                    tensors = {name: torch.from_numpy(arrays[f"{key}/{name}"]) for name in names}
                     found[key] = Outcome(**(scalars | tensors))
                 return found
             why = "it is of other weights, data, attacks, points or another version of sihg"
@@ -204,7 +206,12 @@ class PartialResults:
 
 
 def _copy(outcome: Outcome) -> Outcome:
-    return replace(outcome, **{name: getattr(outcome, name).clone() for name in ARRAYS})
+    copies: dict[str, Any] = {name: value.clone() for name, value in _arrays(outcome)}
+    return replace(outcome, **copies)
+
+
+def _arrays(outcome: Outcome) -> list[tuple[str, Tensor]]:
+    return [(name, getattr(outcome, name)) for name in ((*ARRAYS, *VOTED) if outcome.votes > 1 else ARRAYS)]
 
 
 def _make_points(path: Path, shape: tuple[int, ...], dtype: np.dtype[np.floating]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sihg.errors import InputError
 from sihg.robust.attacks.base import Attack
 from sihg.robust.attacks.chunk_size import rows_per_chunk
+from sihg.robust.attacks.random_models import ONCE, Draws
 from sihg.robust.attacks.registry import Plan
 from sihg.robust.attacks.runner import SHARE_SEARCHED_AGAIN, Part
 from sihg.robust.attacks.search import OnPass
@@ -96,14 +97,23 @@ class ProgressTracker:
         samples: The samples.
         classes: Outputs of the model.
         precision: The number format of the searches.
+        draws: For random models: how many passes each one stands for.
     """
 
     def __init__(
-        self, progress: Progress, plans: Mapping[str, Plan], samples: Samples, classes: int, precision: str
+        self,
+        progress: Progress,
+        plans: Mapping[str, Plan],
+        samples: Samples,
+        classes: int,
+        precision: str,
+        draws: Draws = ONCE,
     ) -> None:
         self._progress, self._samples = progress, len(samples)
         self._chunk = rows_per_chunk(samples.shape)
-        self._plans = [[_passes_per_row(a, classes, precision) for a in plan.values()] for plan in plans.values()]
+        self._plans = [
+            [_passes_per_row(a, classes, precision, draws) for a in plan.values()] for plan in plans.values()
+        ]
         self._stages = [(number, place) for number, plan in enumerate(self._plans) for place in range(len(plan))]
         self._number = -1  # of the stage, or of the one before if a check attacks
         self._stage, self._resumed, self._part, self._is_check = "", 0, _Part(unbroken=self._samples), False
@@ -199,9 +209,11 @@ class _Part:
     depth: float = 0.0  # passes of a row that is not broken
 
 
-def _passes_per_row(attack: Attack, classes: int, precision: str) -> float | None:
+def _passes_per_row(attack: Attack, classes: int, precision: str, draws: Draws) -> float | None:
     """Return how many passes a row may take; in bfloat16 breaks are confirmed, and some rows are searched again."""
     most = attack.max_passes(classes)
+    if most is not None and draws != ONCE:
+        most = draws.eot * most + FORWARD * draws.votes
     if most is None or precision == "float32" or not attack.searches_fast:
         return most
     return most * (1 + SHARE_SEARCHED_AGAIN) + FORWARD

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from sihg.errors import SihgError
 from sihg.robust.attacks.base import Natural
 from sihg.robust.attacks.pgd import FGSM, PGD
+from sihg.robust.attacks.random_models import ONCE, Draws
 from sihg.robust.attacks.registry import Plan
 from sihg.robust.attacks.runner import Outcome, load_rows, run_attacks
 from sihg.robust.attacks.search import OnPass
@@ -40,6 +41,7 @@ def reattack_checks(
     outcomes: list[Outcome],
     seed: int,
     *,
+    draws: Draws = ONCE,
     share: float = MAX_PASSES_SHARE,
     listen: Callable[[str], OnPass] | None = None,
 ) -> Iterator[Check]:
@@ -50,7 +52,7 @@ def reattack_checks(
     """
     checks = {"one step": _check_one_step, "radius": _check_radius, "steps": _check_steps, "runs": _check_restarts}
     found = torch.stack([outcome.broken & (not outcome.proof) for outcome in outcomes]).any(0)
-    probe = Probe(model, samples, ball, seed, found)
+    probe = Probe(model, samples, ball, seed, found, draws=draws)
     if all(isinstance(attack, Natural) or attack.proves for plan in plans.values() for attack in plan.values()):
         why = "there is no attack"
     elif ball.eps == 0 or len(samples) < MIN_SAMPLES:
@@ -86,6 +88,7 @@ class Probe:
     checks: int = 1
     on_pass: OnPass | None = None
     tried: dict[object, tuple[PGD, Tensor, Tensor]] = field(default_factory=dict)  # which samples were attacked, broken
+    draws: Draws = ONCE
 
     def has_gradient(self) -> bool:
         """Return whether the model has a gradient."""
@@ -111,7 +114,7 @@ class Probe:
         for n in (len(self.samples), MAX_REATTACKED, MAX_REATTACKED // 2, MIN_REATTACKED):
             rows = stratified_rows(self.samples, n, self.seed)
             new = [attack for attack in attacks if not bool(self._seen(attack)[0][rows].all())]
-            passes = len(rows) * sum(attack.steps * attack.restarts + 1 for attack in new)
+            passes = len(rows) * self.draws.eot * sum(attack.steps * attack.restarts + 1 for attack in new)
             allowed = self.passes if n <= MIN_REATTACKED else self.passes / self.checks
             if not passes or (n <= MAX_REATTACKED and passes <= allowed):
                 return rows
@@ -122,8 +125,8 @@ class Probe:
         seen, broken = self._seen(attack)
         new = rows[~seen[rows]]
         if len(new):
-            plans = {"": {"": attack}}
-            (outcome,) = run_attacks(self.model, self.samples.take(new), plans, seed=self.seed, on_pass=self.on_pass)
+            plans, some = {"": {"": attack}}, self.samples.take(new)
+            (outcome,) = run_attacks(self.model, some, plans, seed=self.seed, draws=self.draws, on_pass=self.on_pass)
             seen[new], broken[new] = True, outcome.broken
             self.passes -= _passes(outcome)
         return broken[rows]
