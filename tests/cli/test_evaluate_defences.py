@@ -1,4 +1,4 @@
-"""`sihg evaluate` on defences that hide their gradient: a file of weights and a model of the user's own."""
+"""`sihg evaluate` on defences that hide their gradient or are random: a model of the user's own."""
 
 import json
 from pathlib import Path
@@ -24,6 +24,11 @@ def smooth(x):
     return x * 1.0
 
 
+class Ripple(nn.Module):
+    def forward(self, x):
+        return x + 0.02 * torch.sin(300 * x + 6.28 * torch.rand_like(x))
+
+
 def net():
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
@@ -35,6 +40,12 @@ class Defended(nn.Module):
 
     def forward(self, x):
         return self.net(self.defence(x))
+
+
+class Random(Defended):
+    def __init__(self, shape, classes):
+        super().__init__(shape, classes)
+        self.defence = Ripple()
 """
 
 
@@ -65,6 +76,39 @@ def test_bpda_breaks_the_defence(words: list[str], capsys: pytest.CaptureFixture
     assert len(list((tmp_path / "out").glob("*.json"))) == 3
     assert main([*words, "--bpda", "defence=identity"]) == 0
     assert "gradient of defence: identity" in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_eot_breaks_the_random_defence(words: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = [word.replace("mine.py:Defended", "mine.py:Random") for word in words]
+    assert main([*words, "--json"]) == 0
+    captured = capsys.readouterr()
+    plain = json.loads(captured.out)
+    assert "eot=20" in captured.err
+    assert main([*words, "--eot", "20", "--votes", "5", "--json"]) == 0
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert (plain["eot"], plain["votes"], found["eot"], found["votes"]) == (1, 10, 20, 5)
+    row = found["attacks"][0]
+    assert row["accuracy"] < 0.5 < 0.7 < plain["attacks"][0]["accuracy"]
+    assert row["votes"] == 5
+    assert row["worst"] <= row["mean"] <= 1
+    assert "eot=" not in captured.err
+    assert main([*words, "--eot", "20"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "gradients are means over 20 draws; broken if at least half of 10 draws are wrong" in text
+    assert all(heading in text for heading in ("mean %", "worst %"))
+    assert main([*words, "--eot", "2", "--curve", "0:0.2:2"]) == 0
+    assert "(worst)" in capsys.readouterr().err
+    assert len(list((tmp_path / "out").glob("*.json"))) == 4
+
+
+@pytest.mark.parametrize(("flag", "setting"), [("--eot", "eot"), ("--votes", "votes")])
+def test_no_draws(words: list[str], flag: str, setting: str) -> None:
+    from sihg.cli.evaluate import run
+    from sihg.cli.main import build_parser
+
+    with refused("count-range", setting=setting, value=0):
+        run(build_parser("evaluate").parse_args([*words, flag, "0"]))
 
 
 @pytest.mark.parametrize(

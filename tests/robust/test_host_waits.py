@@ -13,6 +13,7 @@ from sihg.core.processes import Processes
 from sihg.errors import InputError, NotFiniteError
 from sihg.robust import models
 from sihg.robust.attacks.apgd import APGD
+from sihg.robust.attacks.random_models import Draws
 from sihg.robust.attacks.registry import build_plan
 from sihg.robust.attacks.runner import Outcome, run_attacks
 from sihg.robust.data.samples import Samples, as_samples
@@ -340,6 +341,20 @@ def test_an_attack_waits_a_few_times_per_run(name: str, most: int, waits: Waits)
     constant = 12  # reads of a chunk: its checks, numbers, points and results
     assert waits.waits(in_ascent=True) + waits.waits(in_ascent=False) <= constant + most, waits.places
     assert_passes(found, expected)
+
+
+def test_draws_of_a_gradient_are_not_waited_for(waits: Waits) -> None:
+    model = models.build("preact-resnet8", SHAPE, CLASSES, width=1 / 8, seed=0).eval()
+    samples, plans = images(40), {"pgd": build_plan("pgd-8", Ball(2 / 255))}
+    expected = run_attacks(model, samples, plans, draws=Draws(eot=3))
+    model = model.to(DEVICE)
+    counts = []
+    for eot in (1, 3):
+        waits.clear()
+        (found,) = run_attacks(model, samples, plans, draws=Draws(eot=eot))
+        counts.append(waits.waits(in_ascent=True) + waits.waits(in_ascent=False))
+    assert counts[0] == counts[1]
+    assert torch.equal(found.broken, expected[0].broken)
 
 
 def assert_passes(found: Outcome, expected: Outcome) -> None:

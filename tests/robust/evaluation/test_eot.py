@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from sihg.report.read.evaluations import collect_evaluations, read_records
 from sihg.report.tables.training_tables import evaluation_table
-from sihg.robust.attacks import runner
 from sihg.robust.evaluation.evaluate import evaluate, make_task, robust_curve
 from sihg.robust.evaluation.findings import Evaluation
 from sihg.robust.evaluation.progress import EvaluationProgress
@@ -135,16 +134,12 @@ def test_the_same_command_gives_the_same_result_and_leaves_the_users_generator()
     assert not same(first, evaluate(random_model(), digits(), **arguments, seed=1))
 
 
-def test_a_resumed_evaluation_gives_the_verdicts_of_an_uninterrupted_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runner, "MAX_ROWS", 64)
-
+def test_a_resumed_evaluation_gives_the_verdicts_of_an_uninterrupted_one(tmp_path: Path) -> None:
     def stop(event: EvaluationProgress) -> None:
         if (event.stage, event.done) == ("pgd-3", 64):
             raise KeyboardInterrupt
 
-    arguments: dict[str, Any] = {"eps": EPS, "attacks": "natural,pgd-3", "samples": 150, "eot": 2}
+    arguments: dict[str, Any] = {"eps": EPS, "attacks": "natural,pgd-3", "samples": 150, "eot": 2, "batch_size": 64}
     with pytest.raises(KeyboardInterrupt):
         evaluate(random_model(), digits(), **arguments, resume=tmp_path, progress=stop)
     seen: list[EvaluationProgress] = []

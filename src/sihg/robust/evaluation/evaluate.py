@@ -364,11 +364,12 @@ def make_task(
     check_module(model)
     draws, found = Draws(eot, 1 if votes is None else votes), find_stand_ins(model, bpda)
     by_module = {module: found[name] for name, module in model.named_modules() if name in found}
-    bare, (model, note) = model, unwrap_outputs(model, whole.shape, len(whole.classes))
-    stand_ins = find_stand_ins(model, by_module)  # by their names in the model that is attacked
-    with limit_rows(batch_size), replace_gradients(model, stand_ins):
-        plans = _drop_vain_proofs(plans, model, whole)
-        choice = choose_precision(model, whole, plans, precision)
+    with seeded(seed, "preparation", device=device_of(model)), limit_rows(batch_size):
+        bare, (model, note) = model, unwrap_outputs(model, whole.shape, len(whole.classes))
+        stand_ins = find_stand_ins(model, by_module)  # by their names in the model that is attacked
+        with replace_gradients(model, stand_ins):
+            plans = _drop_vain_proofs(plans, model, whole)
+            choice = choose_precision(model, whole, plans, precision)
     index = stratified_subset(replace(whole, x=torch.arange(len(whole)), lazy=None), count, seed).x
     low, high = (-torch.inf, torch.inf) if ball.bounds is None else ball.bounds
     bounds = float(torch.as_tensor(low).min()), float(torch.as_tensor(high).max())  # of all features together
