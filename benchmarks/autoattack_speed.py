@@ -95,9 +95,16 @@ def our_set(model: nn.Module, x: Tensor, y: Tensor) -> Measurement:
     return time_once(lambda: sihg.evaluate(model, (x, y), eps=mnist_models.EPS, attacks="standard", seed=SEED).accuracy)
 
 
-def their_set(model: nn.Module, x: Tensor, y: Tensor, batch: int, attacks: list[str] | None = None) -> Measurement:
+def their_set(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    batch: int,
+    attacks: list[str] | None = None,
+    eps: float = mnist_models.EPS,
+) -> Measurement:
     """Run and time their set, or only some of its attacks; its value is the accuracy left."""
-    auto = make_autoattack(model, attacks)
+    auto = make_autoattack(model, attacks, eps)
     return time_once(lambda: accuracy(auto, x, y, batch))
 
 
@@ -107,10 +114,10 @@ def our_attack(name: str, model: nn.Module, x: Tensor, y: Tensor) -> Measurement
     return time_once(lambda: next(iter(run_attacks(model, as_samples((x, y)), {name: plan}, seed=SEED))).accuracy)
 
 
-def make_autoattack(model: nn.Module, attacks: list[str] | None = None) -> Any:
+def make_autoattack(model: nn.Module, attacks: list[str] | None = None, eps: float = mnist_models.EPS) -> Any:
     """Return their standard set, or only some of its attacks."""
     kind = {"version": "custom", "attacks": attacks} if attacks else {"version": "standard"}
-    auto = peer.AutoAttack(model, norm="Linf", eps=mnist_models.EPS, seed=SEED, device="cpu", **kind)
+    auto = peer.AutoAttack(model, norm="Linf", eps=eps, seed=SEED, device="cpu", **kind)
     auto.apgd.n_restarts = 1
     return auto
 
@@ -121,12 +128,12 @@ def accuracy(auto: Any, x: Tensor, y: Tensor, batch: int) -> float:
     return float((prediction == y).double().mean())
 
 
-def find_best_batch_size(model: nn.Module, x: Tensor, y: Tensor) -> int:
+def find_best_batch_size(model: nn.Module, x: Tensor, y: Tensor, eps: float = mnist_models.EPS) -> int:
     """Return the batch size with which a short form of their set is fastest, after a warm-up."""
     seconds = {}
     sizes = sorted({min(batch, len(x)) for batch in PEER_BATCH_SIZES})
     for batch in (sizes[-1], *sizes):
-        auto = make_autoattack(model)
+        auto = make_autoattack(model, eps=eps)
         auto.apgd_targeted.n_target_classes = auto.fab.n_target_classes = 1
         auto.square.n_queries = SHORT_QUERIES
         seconds[batch] = time_once(partial(accuracy, auto, x, y, batch)).cpu
