@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from sihg.robust.evaluation.evaluate_run import evaluate_run as evaluate_run
     from sihg.robust.evaluation.findings import Evaluation as Evaluation
     from sihg.robust.evaluation.findings import RadiusCurve as RadiusCurve
+    from sihg.robust.evaluation.minimum import MinimumNorms as MinimumNorms
+    from sihg.robust.evaluation.minimum import minimum_eps as minimum_eps
     from sihg.robust.evaluation.progress import EvaluationProgress as EvaluationProgress
     from sihg.robust.memory import PerturbationMemory as PerturbationMemory
     from sihg.robust.methods import DAT as DAT
@@ -54,15 +56,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _ATTACKS = ("APGD", "CW", "FAB", "FGSM", "MIFGSM", "PGD", "Certified", "DeepFool", "Noise", "Square", "Transfer")
-_EVALUATION = (
-    "Evaluation",
-    "EvaluationProgress",
-    "EvaluationRequest",
-    "RadiusCurve",
-    "evaluate",
-    "evaluate_run",
-    "robust_curve",
-)
+_EVALUATION = ("Evaluation", "EvaluationProgress", "EvaluationRequest", "MinimumNorms", "RadiusCurve")
+_EVALUATION_CALLS = ("evaluate", "evaluate_run", "minimum_eps", "robust_curve")
 _METHODS = ("DAT", "FGSMAT", "IBP", "MSIHG", "PGDAT", "TRADES", "YOPO", "FastAT", "FreeAT", "Natural")
 _HOMES = {
     "AutoAttack": "sihg.robust.evaluation",
@@ -79,7 +74,7 @@ _HOMES = {
     "number_formats": "sihg.robust.precision",
     "load": "sihg.robust.training.weights",
     "load_model": "sihg.robust.models.load_model",
-    **dict.fromkeys(_EVALUATION, "sihg.robust.evaluation"),
+    **dict.fromkeys((*_EVALUATION, *_EVALUATION_CALLS), "sihg.robust.evaluation"),
     **dict.fromkeys(_ATTACKS, "sihg.robust.attacks"),
     **dict.fromkeys(_METHODS, "sihg.robust.methods"),
 }

@@ -13,7 +13,7 @@ import torch
 
 import sihg
 from sihg.cli.main import main
-from sihg.robust.evaluation import EvaluationRequest, evaluate_run
+from sihg.robust.evaluation import Evaluation, EvaluationRequest, evaluate_run
 from sihg.store.arrays import read_arrays, write_arrays
 from sihg.store.files import from_toml
 from sihg.store.manifest import manifest_bytes
@@ -227,6 +227,7 @@ def test_planted_verdicts_are_not_used(made: Path, tmp_path: Path) -> None:
     write_arrays(path, {**planted, "text": np.array(json.dumps(about))})  # its sum is right, but not by the user's key
     with pytest.warns(UserWarning, match="not written by you"):
         found = evaluate_run(run, EvaluationRequest("natural,fgsm", samples=20))
+    assert isinstance(found, Evaluation)
     rows = [(row["attack"], row["accuracy"]) for row in honest]
     assert [(row.attack, row.accuracy) for row in found.rows()] == rows
 

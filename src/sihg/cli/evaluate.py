@@ -16,6 +16,7 @@ from sihg.store.schema import (
     CurveRecord,
     CurveRow,
     EvaluationRecord,
+    MinimumRecord,
     count_results,
     method_notes,
     record_text,
@@ -23,14 +24,14 @@ from sihg.store.schema import (
 )
 
 if TYPE_CHECKING:
-    from sihg.robust.evaluation.evaluate_run import PreparedEvaluation
-    from sihg.robust.evaluation.findings import Evaluation, RadiusCurve
+    from sihg.robust.evaluation.evaluate_run import PreparedEvaluation, Result
 
 EPILOG = """examples:
   sihg evaluate runs/first
   sihg evaluate runs/first --attacks natural,pgd-20,standard --checkpoint best
   sihg evaluate runs/pgd runs/msi-hg --attacks natural,pgd-20
   sihg evaluate runs/first --curve 0:0.5:11 --attacks pgd-20
+  sihg evaluate runs/first --minimum 0.5 --attacks fab-t,pgd-20
   sihg evaluate runs/first --attacks square-1000,noise,transfer:runs/pgd --samples 1000
   sihg evaluate runs/first --attacks standard --bpda defence=identity
   sihg evaluate runs/first --attacks natural,apgd-ce,apgd-t --eot 20
@@ -54,6 +55,7 @@ strongest attack. `sihg report RUN` shows them.
 """
 Record = EvaluationRecord | CurveRecord
 Records = list[tuple[str, Record]]  # per model: what to call it, and its record
+RADII_SHOWN = 5  # of the curve of smallest distances
 CHANGES = ("eps", "norm", "bounds", "data", "model", "width")  # flags that change settings of the run
 
 
@@ -74,7 +76,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
         help="runs, checkpoints of runs, weights files, timm:NAME, hf:FOLDER or robustbench:NAME",
     )
     parser.add_argument(
-        "--attacks", default="natural,pgd-20", metavar="A,B", help="names, by comma (default: %(default)s)"
+        "--attacks", metavar="A,B", help="names, by comma (default: natural,pgd-20; with --minimum fab-t,pgd-20)"
     )
     parser.add_argument("--samples", type=count, metavar="N", help="how many, each class in proportion (default: all)")
     parser.add_argument("--split", default="test", metavar="S", help="test or train (default: test)")
@@ -116,6 +118,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
         help="draws that classify a point (default: 10 if the model is random, else 1)",
     )
     parser.add_argument("--curve", metavar="A:B:N", help="accuracy at N radii from A to B, such as 0:8/255:9")
+    parser.add_argument(
+        "--minimum", metavar="E", help="find the smallest eps at which each sample falls, up to E (fab-t, pgd, ...)"
+    )
     parser.add_argument("--points", action="store_true", help="keep the adversarial examples, NAME.points.npy")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the folder of the records (default: RUN/evaluation)")
     threat = parser.add_argument_group("the attacker (default: as the run was trained)")
@@ -159,6 +164,7 @@ def run(args: argparse.Namespace) -> int:
         "votes",
         "checkpoint",
         "curve",
+        "minimum",
         "points",
         "device",
         "trust",
@@ -167,7 +173,7 @@ def run(args: argparse.Namespace) -> int:
         "download",
     )
     request = EvaluationRequest(
-        attacks=args.attacks,
+        **({} if args.attacks is None else {"attacks": args.attacks}),
         changes={name: getattr(args, name) for name in CHANGES if getattr(args, name) is not None},
         bpda=parse_bpda(args.bpda),
         **{name: getattr(args, name) for name in names},
@@ -223,7 +229,7 @@ def parse_bpda(texts: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _run(prepared: "PreparedEvaluation", display: EvaluationDisplay) -> "Evaluation | RadiusCurve":
+def _run(prepared: "PreparedEvaluation", display: EvaluationDisplay) -> "Result":
     """Attack and check; say with how many verdicts it continues, and how many are kept if it is interrupted."""
     if prepared.verdicts:
         say(f"continuing: {prepared.verdicts} verdicts are known")
@@ -236,7 +242,7 @@ def _run(prepared: "PreparedEvaluation", display: EvaluationDisplay) -> "Evaluat
         raise
 
 
-def _save(prepared: "PreparedEvaluation", result: "Evaluation | RadiusCurve") -> list[Path]:
+def _save(prepared: "PreparedEvaluation", result: "Result") -> list[Path]:
     files, home, record = prepared.save(result), prepared.target.home, result.record
     if home is not None and files and isinstance(record, CurveRecord):
         from sihg.report.figures.radius import save_record_curves
@@ -261,7 +267,10 @@ def json_text(records: Records, *, several: bool) -> str:
 
 
 def results_table(records: Records, *, several: bool) -> str:
-    """Return the table of one model, of several, or of curves."""
+    """Return the table of one model, of several, of curves, or of smallest distances."""
+    minima = [(name, record) for name, record in records if isinstance(record, MinimumRecord)]
+    if minima:
+        return minima_table(minima)
     curves = [(name, record) for name, record in records if isinstance(record, CurveRecord)]
     if curves:
         return curves_table(curves)
@@ -328,6 +337,25 @@ def curves_table(records: list[tuple[str, CurveRecord]]) -> str:
     ]
     about = f"{first.samples} samples of {_describe(first)}" if len(kinds) == 1 else "accuracies"
     return format_table(about, headings, rows)
+
+
+def minima_table(records: list[tuple[str, MinimumRecord]]) -> str:
+    """Return the smallest eps found: a row per model and attack, with quantiles and the accuracy at some radii."""
+    first = records[0][1]
+    kinds = {_describe(record) for _, record in records}
+    shown = [round(i * (len(first.eps) - 1) / (RADII_SHOWN - 1)) for i in range(RADII_SHOWN)]
+    headings = ["attack", "found", "lower quartile", "median", "upper quartile", "mean"]
+    headings += [f"% at {first.eps[i]:.3g}" for i in shown]
+    rows = []
+    for name, record in records:
+        model = name if len(kinds) == 1 else f"{name} ({_describe(record)})"
+        for row, curve in zip(record.minimum, record.curves, strict=True):
+            sizes = (row.lower_quartile, row.median, row.upper_quartile, row.mean)
+            cells = [f"> {record.max_eps:.4g}" if size is None else f"{size:.4g}" for size in sizes]
+            title = f"{model}: {row.attack}" if len(records) > 1 else row.attack
+            rows.append([title, str(row.found), *cells, *(f"{100 * curve.accuracy[i]:.2f}" for i in shown)])
+    about = f"{first.samples} samples of {_describe(first)}" if len(kinds) == 1 else "samples"
+    return format_table(f"smallest eps: {about}", headings, rows)
 
 
 def models_table(records: list[tuple[str, EvaluationRecord]]) -> str:

@@ -306,6 +306,28 @@ class CurveRecord(EvaluationHeader, frozen=True, kw_only=True):
     environment: Environment = Environment()
 
 
+class MinimumRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The smallest eps found per sample, over all samples; None: larger than what was searched."""
+
+    attack: str
+    samples: int
+    found: int  # samples with a misclassified point within max_eps
+    mean: float | None
+    lower_quartile: float | None
+    median: float | None
+    upper_quartile: float | None
+    passes: float
+    forwards: float
+    seconds: float
+
+
+class MinimumRecord(CurveRecord, frozen=True, kw_only=True):
+    """The smallest eps at which samples fall, and the accuracy at the radii `eps` that follows from it."""
+
+    max_eps: float
+    minimum: tuple[MinimumRow, ...]
+
+
 class GalleryHeader(msgspec.Struct, frozen=True, kw_only=True):
     """Of which weights and which attack the samples in gallery.npz are."""
 
@@ -428,8 +450,10 @@ def read_record(path: Path, kind: type[R], remedy: str = "restore the file, or r
 
 
 def read_evaluation(path: Path, remedy: str = "evaluate again") -> EvaluationRecord | CurveRecord:
-    """Read evaluation/NAME.json, of a table or of a curve."""
+    """Read evaluation/NAME.json: a table, a curve, or smallest distances with their curve."""
     content = read_json(path, remedy)
+    if "minimum" in content:
+        return convert_record(content, MinimumRecord, path, remedy)
     if "curves" in content:
         return convert_record(content, CurveRecord, path, remedy)
     return convert_record(content, EvaluationRecord, path, remedy)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-DUAL = {"linf": 1, "l2": 2}  # the order of the norm of w that a distance is divided by
+DUAL = {"linf": 1, "l2": 2, "l1": torch.inf}  # the order of the norm of w that a distance is divided by
 
 
 def linear_model(

@@ -13,14 +13,15 @@ from tests.robust.attacks.linear_models import exact_distances, linear_model
 from tests.robust.attacks.trained_models import SHAPES, assert_inside, bounds_of, mixed, trained
 from tests.robust.methods.nets import samples, watched
 
+FOR_SOME_NORMS = {"cw-100": ("l2",), "cw-400": ("l2",), "pgd-40": ("linf", "l2"), "deepfool-3": ("linf", "l2")}
 NAMES = ["fab-t-10", "deepfool-3", "pgd-10", "cw-100"]
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 @pytest.mark.parametrize("name", ["fab-t-10", "deepfool-3", "pgd-40", "cw-400"])
 def test_distances_of_linear_models(name: str, norm: str) -> None:
     """margin / |w_y - w_j| in the dual norm; PGD and C&W need not go to the nearest of several classes."""
-    if name.startswith("cw") and norm == "linf":
+    if norm not in FOR_SOME_NORMS.get(name, (norm,)):
         return
     classes = 2 if name in ("pgd-40", "cw-400") else 5
     model, x, y = linear_model(classes, n=40)
@@ -38,23 +39,24 @@ def test_distances_of_linear_models(name: str, norm: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 @pytest.mark.parametrize("bounds", ["none", "scalars", "features"])
 def test_every_distance_is_that_of_a_misclassified_point(bounds: str, norm: str, name: str) -> None:
     """In float32, within the bounds; what is not found within eps has no distance."""
-    if name.startswith("cw") and norm == "linf":
+    if norm not in FOR_SOME_NORMS.get(name, (norm,)):
         return
     x, y = samples(80, SHAPES["table"], dtype=torch.float32)
     model = trained("table", torch.float32).eval()
-    ball = Ball(0.1 if norm == "linf" else 0.2, norm, bounds_of(bounds, "table"))
+    ball = Ball({"linf": 0.1, "l2": 0.2, "l1": 0.3}[norm], norm, bounds_of(bounds, "table"))
     (attack,) = plan_nearest([name], ball).values()
     with watched(model) as points:
         found = attack.run(model, x, y, seed=3)
     assert mixed(found.broken)
     assert found.passes == points.rows_with_gradient()
     assert found.forwards == sum(points.rows) - found.passes
+    assert found.passes + found.forwards / 3 <= (attack.max_passes(4) or 0) * len(x)
     assert torch.equal(model(found.x_adv).argmax(1) != y, found.broken)
-    order = torch.inf if norm == "linf" else 2
+    order = {"linf": torch.inf, "l2": 2, "l1": 1}[norm]
     torch.testing.assert_close(found.distance, torch.linalg.vector_norm(found.x_adv - x, ord=order, dim=1))
     assert torch.equal(found.x_adv[~found.broken], x[~found.broken])
     assert_inside(attack, x, found.x_adv)

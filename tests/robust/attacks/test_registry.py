@@ -47,6 +47,8 @@ def test_traits() -> None:
         ("apgd-ce-50-2", True, 50, True, False, False),
         ("apgd-t", True, 100, False, True, False),
         ("fab-t-30", True, 30, False, True, False),
+        ("mi-fgsm-15-2", True, 15, True, False, False),
+        ("deepfool-9", True, 9, False, True, False),
         ("square", False, None, False, True, True),
         ("square-10-2", False, None, True, True, True),
         ("noise", False, None, False, False, False),

@@ -17,6 +17,7 @@ from sihg.report.read.palette import looks
 from sihg.report.read.runs import Entry
 from sihg.store.schema import CurveRecord
 
+MAX_MARKERS = 25  # of a line; more would hide it
 LINES = ("-", (0, (1, 1.3)), (0, (5, 2)), (0, (6, 2, 1, 2)))  # of the attacks, in turn
 
 
@@ -33,7 +34,8 @@ def record_curves(record: CurveRecord) -> Figure:
     lines = []
     for row, look in zip(record.curves, looks([row.attack for row in record.curves]), strict=True):
         axes.fill_between(record.eps, row.low, row.high, color=look.colour, alpha=0.15, linewidth=0)
-        (line,) = axes.plot(record.eps, row.accuracy, color=look.colour, marker=look.marker, markersize=5)
+        marker = look.marker if len(record.eps) <= MAX_MARKERS else ""
+        (line,) = axes.plot(record.eps, row.accuracy, color=look.colour, marker=marker, markersize=5)
         line.set(clip_on=False, zorder=3)  # whole markers at the edges
         lines.append(line)
     names = [fit_text(row.attack, 30) + (" (at least)" if row.proof else "") for row in record.curves]
@@ -97,7 +99,8 @@ def radius_figure(curves: Sequence[EntryCurve]) -> Figure:
     for curve in curves:
         look, dashes = curve.entry.look, LINES[attacks.index(curve.attack) % len(LINES)]
         axes.fill_between(curve.eps, curve.low, curve.high, color=look.colour, alpha=0.15, linewidth=0)
-        (line,) = axes.plot(curve.eps, curve.accuracy, color=look.colour, marker=look.marker, markersize=4)
+        marker = look.marker if len(curve.eps) <= MAX_MARKERS else ""
+        (line,) = axes.plot(curve.eps, curve.accuracy, color=look.colour, marker=marker, markersize=4)
         line.set(linestyle=dashes, clip_on=False, zorder=3)
         lines.append(line)
     _add_legend(figure, lines, [fit_text(f"{fit_name(curve.entry.name)}, {curve.attack}", 34) for curve in curves])

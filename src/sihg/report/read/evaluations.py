@@ -25,6 +25,7 @@ from sihg.store.schema import (
     EvaluationHeader,
     EvaluationRecord,
     GalleryHeader,
+    MinimumRecord,
     method_notes,
     read_evaluation,
     vote_note,
@@ -198,11 +199,12 @@ def _vote_notes(row: AttackRow) -> list[str]:
 
 
 def _curves(record: CurveRecord, settings: Mapping[str, Value], older: str) -> Iterator[RadiusCurve]:
-    for row in record.curves:
+    is_minimum = isinstance(record, MinimumRecord)  # its last row is that of all attacks
+    for row in record.curves[-1:] if is_minimum else record.curves:
         if len(record.eps) > 1 and len(row.accuracy) == len(row.low) == len(row.high) == len(record.eps):
             yield RadiusCurve(
                 *_context(record, settings, older, record.samples, ("data", "norm", "bounds")),
-                attack=row.attack,
+                attack="smallest eps" if is_minimum else row.attack,
                 eps=record.eps,
                 accuracy=row.accuracy,
                 low=row.low,

@@ -47,7 +47,7 @@ class CW(Attack):
     uses_gradients: ClassVar[bool | None] = True
 
     norm: str = "l2"
-    steps: int = 200
+    steps: int = 1000
     searches: int = 9
     step_size: float = 0.01
     confidence: float = 0.0

@@ -101,6 +101,11 @@ class Nearest(Attack):
         """Whether it compares logits."""
         return self.attack.uses_margin
 
+    def max_passes(self, classes: int) -> float | None:
+        """Return those of the attack, and the forward passes of `shorten`."""
+        most = self.attack.max_passes(classes)
+        return None if most is None else most + (HALVINGS + 1) / 3
+
     def search(self, search: Search, seed: int) -> None:
         """Attack, then bisect the segments."""
         assert isinstance(search, NearestSearch)
@@ -137,6 +142,10 @@ class Bisection(Attack):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_counts(steps=self.steps, restarts=self.restarts, probes=self.probes)
+
+    def max_passes(self, classes: int) -> float:  # noqa: ARG002
+        """Return those of all probes, and the forward passes at the sample and of `shorten`."""
+        return self.probes * self.restarts * (self.steps + 1 / 3) + (HALVINGS + 2) / 3
 
     def search(self, search: Search, seed: int) -> None:
         """Probe one radius after the other."""

@@ -34,7 +34,7 @@ ATTACK_FORMS = {  # what `build_plan` takes (R: restarts, each on the samples th
     "apgd-t[-T[-R]]": "Auto-PGD on the targeted DLR loss, nine targets, T = 100",
     "fab-t[-T[-R]]": "the targeted fast adaptive boundary attack, nine targets, T = 100",
     "deepfool[-T]": "to the nearest linearised class boundary, at most T = 50 times (linf, l2)",
-    "cw[-T]": "Carlini and Wagner's attack, T = 200 Adam steps for each of nine constants (l2)",
+    "cw[-T]": "Carlini and Wagner's attack, T = 1000 Adam steps for each of nine constants (l2)",
     "square[-Q[-R]]": "random search by squares, without gradients, Q = 5000 queries",
     "noise[-N]": "N = 10 points anywhere in the ball and N on its surface",
     "transfer:RUN": "the points where PGD-20 on another run ends",

@@ -52,7 +52,7 @@ from sihg.robust.evaluation.diagnostics import (
     inspect_outcomes,
     passes_differ,
 )
-from sihg.robust.evaluation.findings import Evaluation, RadiusCurve
+from sihg.robust.evaluation.findings import Evaluation, Findings, RadiusCurve
 from sihg.robust.evaluation.normalisation import check_normalisation
 from sihg.robust.evaluation.partial import PartialResults
 from sihg.robust.evaluation.progress import Progress, ProgressTracker, check_progress
@@ -86,6 +86,7 @@ class Task:
     bpda: Mapping[str, StandIn] = field(default_factory=dict)  # by the name of the module
     batch_size: int | None = None  # the most samples to attack at once
     votes: int | None = None  # None: several if the model is random
+    kind: type[Findings] = Evaluation
 
     def open_partial(
         self,
@@ -96,9 +97,10 @@ class Task:
         processes: Processes = ALONE,
     ) -> PartialResults | None:
         """Open the partial results in a folder, or in memory if only points are wanted; only process 0 writes them."""
+        nearest = self.kind.keeps_nearest
         if folder is None:
-            return PartialResults(None, self.name, {}, points=True) if points else None
-        partial = PartialResults(folder, self.name, self.identity(), points=points, handle=handle)
+            return PartialResults(None, self.name, {}, points=True, nearest=nearest) if points else None
+        partial = PartialResults(folder, self.name, self.identity(), points=points, nearest=nearest, handle=handle)
         if len(set(processes.gather(partial.verdicts))) > 1:  # also waits: no process may have written yet
             raise InputError("partial-differs", folder=folder)
         if not processes.is_first:
@@ -115,6 +117,7 @@ class Task:
             **msgspec.to_builtins(msgspec.structs.replace(self.header, weights="")),
             "eps": self.ball.eps,
             "radii": list(self.radii),
+            "kind": self.kind.__name__,
             "bounds": sha256_of_tensors(bounds),
             "attacks": describe_plans(self.plans),
             "bpda": describe_stand_ins(self.bpda),
@@ -256,7 +259,7 @@ def run_task(
     partial: PartialResults | None = None,
     progress: Progress | None = None,
     processes: Processes = ALONE,
-) -> Evaluation | RadiusCurve:
+) -> Findings:
     """Attack and check. If this is interrupted, the partial results are written."""
     model, samples, seed = task.model, task.samples, task.header.seed
     check_progress(progress)
@@ -286,7 +289,7 @@ def run_task(
         spent = time.perf_counter() - begin
         outcomes = _attack(task, partial, tracker, processes)
         begin = time.perf_counter()
-        if task.radii:
+        if task.kind is not Evaluation:
             checks.append(check_full_split(len(samples), task.header.of))
             checks.append(check_other_attacks(task.plans, task.trained_with))
         else:
@@ -295,8 +298,7 @@ def run_task(
             checks += reattack_checks(model, samples, task.ball, task.plans, outcomes, seed, **how)
         checks.append(state.check())
     seconds = spent + time.perf_counter() - begin
-    kind = RadiusCurve if task.radii else Evaluation
-    return kind(
+    return task.kind(
         *(task.name, task.header, task.ball, task.index, samples.y, tuple(outcomes), tuple(checks), seconds),
         environment=describe_environment(),
         radii=task.radii,
@@ -407,7 +409,7 @@ def make_task(
     samples = samples.when_read(bounds=ball.bounds, workers=workers).settled()
     header = msgspec.structs.replace(header, contents=sum_of([samples]))
     record, seen = record_name(parts), (trained_with, tuple(radii), choice.reason, stand_ins, batch_size, votes)
-    return Task(model, samples, index, ball, plans, header, record, *seen)
+    return Task(model, samples, index, ball, plans, header, record, *seen, RadiusCurve if radii else Evaluation)
 
 
 def _drop_vain_proofs(plans: Mapping[str, Plan], model: nn.Module, samples: Samples) -> dict[str, Plan]:

@@ -10,15 +10,17 @@ from torch import nn
 
 from sihg.core.processes import ALONE, Processes
 from sihg.errors import InputError, UnknownNameError
-from sihg.parse import parse_norm
+from sihg.parse import parse_norm, parse_number
+from sihg.robust.attacks.nearest import plan_nearest
 from sihg.robust.attacks.random_models import Draws
-from sihg.robust.attacks.registry import attack_names, parse_curve, plan_attacks
+from sihg.robust.attacks.registry import Attacks, attack_names, parse_curve, plan_attacks
 from sihg.robust.attacks.runner import check_device, check_model
 from sihg.robust.data.samples import Samples
 from sihg.robust.data.sources import open_data
 from sihg.robust.evaluation.evaluate import PRECISIONS, Task, make_task, record_name, run_task
 from sihg.robust.evaluation.findings import Evaluation, RadiusCurve
 from sihg.robust.evaluation.gallery import save_gallery
+from sihg.robust.evaluation.minimum import DEFAULT_ATTACKS, MinimumNorms, as_minimum
 from sihg.robust.evaluation.partial import PartialResults
 from sihg.robust.evaluation.progress import Progress
 from sihg.robust.models.foreign import is_library_model
@@ -31,6 +33,8 @@ from sihg.store.files import make_folder, status
 from sihg.store.run_folder import FolderHandle
 
 CHANGEABLE = ("eps", "norm", "bounds", "data", "model", "width")  # settings that an evaluation may change
+USUAL_ATTACKS = ("natural", "pgd-20")
+Result = Evaluation | RadiusCurve | MinimumNorms
 SPLITS = ("test", "train")
 
 
@@ -39,7 +43,8 @@ class EvaluationRequest:
     """Which attacks on which samples, and what differs from the run's own settings.
 
     Args:
-        attacks: The names of the attacks, a tuple or text such as "natural,pgd-20".
+        attacks: The names of the attacks, a tuple or text such as "natural,pgd-20" (default: natural and pgd-20; with
+            `minimum` fab-t and pgd-20).
         split: The samples, "test" or "train".
         samples: How many of them, each class in proportion (default: all).
         seed: The seed of the subset and of the attacks.
@@ -52,6 +57,7 @@ class EvaluationRequest:
         votes: How many draws classify a point (default: 10 if two passes differ, else 1).
         checkpoint: Which weights of a run, "last" or "best".
         curve: The radii of a curve, "A:B:N"; None for a table at the run's eps.
+        minimum: The largest eps, such as "0.5": find the smallest eps at which each sample falls.
         points: Whether to keep the adversarial examples, NAME.points.npy.
         device: Where to compute (default: the run's device).
         changes: Settings other than the run's, as text: any of eps, norm, bounds, data, model, width.
@@ -64,7 +70,7 @@ class EvaluationRequest:
         'test'
     """
 
-    attacks: str | tuple[str, ...] = ("natural", "pgd-20")
+    attacks: str | tuple[str, ...] = USUAL_ATTACKS
     split: str = "test"
     samples: int | None = None
     seed: int = 0
@@ -76,6 +82,7 @@ class EvaluationRequest:
     votes: int | None = None
     checkpoint: str | None = None
     curve: str | None = None
+    minimum: str | None = None
     points: bool = False
     device: str | None = None
     changes: Mapping[str, str] = field(default_factory=dict)
@@ -85,7 +92,8 @@ class EvaluationRequest:
     download: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "attacks", tuple(attack_names(self.attacks)))
+        is_default = self.minimum is not None and self.attacks == USUAL_ATTACKS
+        object.__setattr__(self, "attacks", DEFAULT_ATTACKS if is_default else tuple(attack_names(self.attacks)))
         if self.precision not in PRECISIONS:
             raise UnknownNameError("precision", self.precision, list(PRECISIONS))
         Draws(self.eot, 1 if self.votes is None else self.votes)  # checks both
@@ -93,6 +101,17 @@ class EvaluationRequest:
             parse_curve(self.curve)
         if self.normalise is not None:
             Normalisation.parse(self.normalise)
+        if self.minimum is not None:
+            self._check_minimum(self.minimum)
+
+    def _check_minimum(self, minimum: str) -> None:
+        parse_number(minimum, "--minimum")
+        if self.curve is not None:
+            raise InputError("minimum-and-curve", minimum=minimum, curve=self.curve)
+        unused = {"--eps": "eps" in self.changes, "--last-iterate": self.last_iterate}
+        unused["--precision"] = self.precision != "float32"
+        for setting in (setting for setting, given in unused.items() if given):
+            raise InputError("minimum-settings", minimum=minimum, setting=setting)
 
     def name_of_record(self, weights: Weights, *, with_run: bool) -> str:
         """Return a name that tells this evaluation from all others of the run, or of several runs."""
@@ -109,11 +128,12 @@ class EvaluationRequest:
         parts += [f"curve-{self.curve}"] if self.curve else []
         parts += [f"normalise-{self.normalise}"] if self.normalise else []
         parts += [f"key-{self.weights_key}"] if self.weights_key else []
+        parts += [f"minimum-{self.minimum}"] if self.minimum else []
         return record_name(parts, hashed=any(":" in name for name in (*self.attacks, *self.bpda.values())))
 
     def gallery_of(self, weights: Weights) -> Path | None:
         """Return the file of a run's gallery if this evaluates the run as it was trained, on its test samples."""
-        usual = self.split == "test" and not self.changes and self.curve is None
+        usual = self.split == "test" and not self.changes and self.curve is None and self.minimum is None
         return weights.folder.gallery if weights.folder and usual else None
 
 
@@ -145,16 +165,18 @@ class PreparedEvaluation:
     handle: FolderHandle | None = None  # of the run that gets the record
     processes: Processes = ALONE
 
-    def run(self, progress: Progress | None = None) -> Evaluation | RadiusCurve:
+    def run(self, progress: Progress | None = None) -> Result:
         """Attack and check; an interruption leaves partial results, with which the next run continues."""
-        return run_task(self.task, self.partial, progress, self.processes)
+        result = run_task(self.task, self.partial, progress, self.processes)
+        assert isinstance(result, Result)
+        return result
 
     @property
     def verdicts(self) -> int:
         """How many verdicts on samples an interruption leaves."""
         return 0 if self.partial is None else self.partial.verdicts
 
-    def save(self, result: Evaluation | RadiusCurve) -> list[Path]:
+    def save(self, result: Result) -> list[Path]:
         """Write the record, and the run's gallery; return the files that a user may want to open.
 
         Of several processes only the first writes.
@@ -181,7 +203,7 @@ def evaluate_run(
     out: Path | None = None,
     progress: Progress | None = None,
     processes: Processes = ALONE,
-) -> Evaluation | RadiusCurve:
+) -> Result:
     """Evaluate a run, one of its checkpoints or a weights file, and write its record, as `sihg evaluate` does.
 
     Args:
@@ -192,7 +214,7 @@ def evaluate_run(
         progress: Receives an EvaluationProgress after each pass of the model, and before and after each part.
         processes: From `join_processes`: all of them call this with the same arguments, and share the attacks.
     Returns:
-        The Evaluation, or the RadiusCurve if the request has a curve.
+        The Evaluation, the RadiusCurve if the request has a curve, or the MinimumNorms if it has `minimum`.
     Raises:
         InputError: The weights, the data or the request cannot be used, or the record cannot be written.
     Example:
@@ -229,8 +251,10 @@ def prepare(target: Target, *, data_dir: Path | None = None, processes: Processe
     weights, request = target.weights, target.request
     settings = weights.settings
     radii = parse_curve(request.curve) if request.curve is not None else []
-    ball = Ball(radii[-1] if radii else settings.eps, settings.norm, settings.bounds)
-    plan_attacks(request.attacks, ball, source=lambda _run: nn.Identity())  # unknown names, before the data is read
+    largest = settings.eps if request.minimum is None else parse_number(request.minimum, "--minimum")
+    ball = Ball(radii[-1] if radii else largest, settings.norm, settings.bounds)
+    attacks: Attacks = request.attacks if request.minimum is None else plan_nearest(request.attacks, ball)
+    plan_attacks(attacks, ball, source=lambda _run: nn.Identity())  # unknown names, before the data is read
     check_device(settings.device)
     whole = _read_samples(settings.data, request.split, data_dir or weights.data_dir)
     model, notes = _fill_model(weights, whole, request.normalise)
@@ -242,7 +266,7 @@ def prepare(target: Target, *, data_dir: Path | None = None, processes: Processe
 
     trained_with = settings.method.name if weights.folder else None
     task = make_task(
-        *(model, whole, request.attacks, ball, radii, request.samples, request.seed, trained_with),
+        *(model, whole, attacks, ball, radii, request.samples, request.seed, trained_with),
         last_iterate=request.last_iterate,
         precision=request.precision,
         bpda=request.bpda,
@@ -264,6 +288,7 @@ def prepare(target: Target, *, data_dir: Path | None = None, processes: Processe
         notes=(*notes, *task.header.notes),
     )
     task = replace(task, name=target.name, header=header)
+    task = task if request.minimum is None else as_minimum(task, target.name)
     handle = None
     if weights.folder is not None and target.home == weights.folder.evaluation:
         weights.folder.check_links()
@@ -313,7 +338,8 @@ def _read_weights(path: Path, request: EvaluationRequest) -> Weights:
         raise InputError("checkpoint-of-file", checkpoint=request.checkpoint, path=path)
     check_source(path, has_model="model" in changes or not library)
     changes = {"model": str(path), **changes} if library else changes
-    if missing := ", ".join(f"--{name}" for name in ("model", "data", "eps") if name not in changes):
+    needed = ("model", "data", "eps") if request.minimum is None else ("model", "data")
+    if missing := ", ".join(f"--{name}" for name in needed if name not in changes):
         raise InputError("weights-without-settings", path=path, missing=missing)
     settings = Settings().with_values(changes)
     return read_foreign_weights(path, settings, key=request.weights_key, download=request.download)
@@ -328,6 +354,7 @@ def _read_run(path: Path, request: EvaluationRequest, changes: Mapping[str, str]
         raise InputError("curve-and-eps", curve=curve, eps=eps)
     weights = read_run_weights(path, request.checkpoint or "last", trust=request.trust, given=changes.keys())
     norm, trained = changes.get("norm"), weights.settings.norm
-    if norm is not None and parse_norm(norm) != trained and eps is None and curve is None:
+    searched = (eps, curve, request.minimum)
+    if norm is not None and parse_norm(norm) != trained and all(radius is None for radius in searched):
         raise InputError("norm-without-eps", norm=parse_norm(norm), path=path, trained=trained)
     return replace(weights, settings=weights.settings.with_values(changes))

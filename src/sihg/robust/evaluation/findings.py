@@ -4,7 +4,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 import numpy as np
@@ -52,6 +52,7 @@ class Findings:
     checks: tuple[Check, ...]
     checks_seconds: float
     environment: Environment
+    keeps_nearest: ClassVar[bool] = False  # of each sample the nearest misclassified point, not the first found
     radii: tuple[float, ...] = ()  # of a curve, growing
     partial: PartialResults | None = None
 
@@ -227,22 +228,7 @@ class RadiusCurve(Findings):
 
     def plot(self, path: str | Path | None = None) -> "Figure":
         """Draw accuracy against the radius with its 95 % interval; save the figure if there is a path."""
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import PercentFormatter
-
-        figure = Figure(layout="constrained")
-        axes = figure.add_subplot()
-        for row in self.rows():
-            label = f"{row.attack} (at least)" if row.proof else row.attack
-            (line,) = axes.plot(self.radii, row.accuracy, marker="o", label=label)
-            axes.fill_between(self.radii, row.low, row.high, color=line.get_color(), alpha=0.15, linewidth=0)
-        axes.set(xlabel=f"radius of the attack ({self.ball.norm})", ylabel="accuracy, with its 95 % interval")
-        axes.set_ylim(0, 1.02)
-        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-        axes.legend()
-        if path is not None:
-            figure.savefig(path)
-        return figure
+        return draw_curves(self.rows(), self.radii, self.ball.norm, path)
 
     def _summary(self) -> str:
         names = ", ".join(outcome.attack for outcome in self.outcomes)
@@ -255,6 +241,28 @@ class RadiusCurve(Findings):
         for i, eps in enumerate(self.radii):
             lines.append("  ".join([f"{eps:<10.4g}", *(f"{100 * row.accuracy[i]:>12.2f}" for row in rows)]))
         return "\n".join([*lines, *self._notes(rows)])
+
+
+def draw_curves(
+    rows: Sequence[CurveRow], radii: Sequence[float], norm: str, path: str | Path | None, marker: str = "o"
+) -> "Figure":
+    """Draw accuracy against the radius, each with its 95 % interval; save the figure if there is a path."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import PercentFormatter
+
+    figure = Figure(layout="constrained")
+    axes = figure.add_subplot()
+    for row in rows:
+        label = f"{row.attack} (at least)" if row.proof else row.attack
+        (line,) = axes.plot(radii, row.accuracy, marker=marker, label=label)
+        axes.fill_between(radii, row.low, row.high, color=line.get_color(), alpha=0.15, linewidth=0)
+    axes.set(xlabel=f"radius of the attack ({norm})", ylabel="accuracy, with its 95 % interval")
+    axes.set_ylim(0, 1.02)
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axes.legend()
+    if path is not None:
+        figure.savefig(path)
+    return figure
 
 
 def describe_ball(ball: Ball) -> str:

@@ -46,6 +46,7 @@ class PartialResults:
         identity: What tells this evaluation from others. A file of another identity is not used.
         points: Whether to keep the point found for each sample, in NAME.points.npy: that of the first attack that broke
             the sample, else that of the smallest margin.
+        nearest: Whether to keep the nearest misclassified point instead, else the sample itself.
         handle: Of the run that gets the files: notices that it was moved, removed or replaced.
 
     The file is sealed with the user's key: verdicts that somebody else has put there are not used.
@@ -58,12 +59,13 @@ class PartialResults:
         identity: Mapping[str, Json],
         *,
         points: bool = False,
+        nearest: bool = False,
         handle: FolderHandle | None = None,
     ) -> None:
         self.path = None if folder is None else folder / f"{name}.partial.npz"
         self.points_path = None if folder is None or not points else folder / f"{name}.points.npy"
         self.identity = json.dumps({**identity, "points": points}, sort_keys=True)
-        self._keep_points, self._handle = points, handle
+        self._keep_points, self._keep_nearest, self._handle = points, nearest, handle
         self._key = user_key() or secrets.token_bytes()  # without a kept key, an interrupted evaluation starts over
         self._points: NDArray[np.floating] | None = None
         self._outcomes = {} if self.path is None else self._read(self.path)
@@ -120,6 +122,7 @@ class PartialResults:
                 if self._points.shape != shape or self._points.dtype != dtype:
                     raise InputError("points-file-shape", path=self.points_path, found=self._points.shape, shape=shape)
         broken, least = torch.zeros(n, dtype=torch.bool), torch.full((n,), math.inf)
+        nearest = least
         for key, other in self._outcomes.items():
             if key != part.key and not other.proof:
                 broken |= other.attacked & other.broken
@@ -127,6 +130,11 @@ class PartialResults:
         better = ~broken & (outcome.broken | ~(outcome.margin >= least))
         if outcome.proof:  # finds no point: the sample itself stands there until an attack finds one
             better = ~broken & least.isinf()
+        if self._keep_nearest:
+            others = (other.distance for key, other in self._outcomes.items() if key != part.key)
+            for distance in others:
+                nearest = torch.fmin(nearest, distance)
+            better = ~(outcome.distance > nearest)
         mine = better[numbers]
         self._points[numbers[mine].numpy()] = x_adv[mine].numpy()
 
