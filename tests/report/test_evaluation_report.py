@@ -80,8 +80,14 @@ def test_warnings_name_their_check_and_record(tmp_path: Path) -> None:
     assert "no other model" not in page
 
 
+def test_notes_on_a_model_from_elsewhere_are_shown(tmp_path: Path) -> None:
+    write_evaluation(tmp_path, **SAVED, notes=["removed the prefix 'module.' from 5 names"])
+    report(tmp_path)
+    assert "removed the prefix &#39;module.&#39; from 5 names" in read_page(tmp_path)
+
+
 def test_text_from_outside_is_escaped(tmp_path: Path) -> None:
-    evil = {**SAVED, "data": EVIL, "checkpoint": EVIL, "norm": EVIL, "rule": EVIL}
+    evil = {**SAVED, "data": EVIL, "checkpoint": EVIL, "norm": EVIL, "rule": EVIL, "notes": [EVIL]}
     checks = [{"name": EVIL, "result": "warning", "message": EVIL}]
     write_evaluation(tmp_path, **evil, attacks=[attack_row(EVIL, 0.5, remark=EVIL)], checks=checks)
     report(tmp_path)

@@ -94,9 +94,9 @@ CHECKPOINTS: dict[str, tuple[Make, str]] = {  # what it is: how it is made, and 
     "HF folder": (hf_folder, FOUND),
     "timm": (of_timm, FOUND),
     "wrong normalisation": (in_file(state("255")), "give --normalise 255"),
-    "tuple output": (other_outputs("Tuple"), "the model returns a tuple: its logits are output[1]"),
-    "dict output": (other_outputs("Dict"), "the model returns a dict: its logits are output['logits']"),
-    "truncated": (truncated, "it may be cut short: copy it again, or save model.state_dict() again"),
+    "tuple output": (other_outputs("Tuple"), "the model returns tuple, of which the logits are taken: output[1]"),
+    "dict output": (other_outputs("Dict"), "the model returns dict, of which the logits are taken: output['logits']"),
+    "truncated": (truncated, "if it is cut short, copy it again; else save model.state_dict() again"),
 }
 
 
@@ -166,13 +166,13 @@ def test_python_loads_what_the_command_does(tmp_path: Path, monkeypatch: pytest.
     _, net = write_data(tmp_path)
     torch.save(prefixed("module.", state("half")), tmp_path / "a.pth")
     model, notes = load(tmp_path / "a.pth", model=net, normalise="half")
-    assert notes == ["removed the prefix 'module.' from 5 names"]
+    assert notes == ["removed the prefix 'module.' from 5 names", "samples are normalised by half, as given"]
     assert isinstance(model[0], Normalise)  # type: ignore[index]
     assert (accuracy(model), model.training, model[1].training) == (1, False, False)  # type: ignore[index]
     model, notes = load(*of_timm(tmp_path, monkeypatch))
     assert (accuracy(model), notes) == (1, [f"{FOUND}: --normalise changes it"])
     model, notes = load(*of_timm(tmp_path, monkeypatch), normalise="255")
-    assert notes == ["samples are normalised by 255; half was found"]
+    assert notes == ["samples are normalised by 255, as given; half was found"]
 
 
 def test_weights_of_a_file_get_the_architecture_of_timm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +229,7 @@ def test_a_folder_of_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     model, notes = load(f"hf:{tmp_path / 'pixels'}")
     assert accuracy(model) == 1
     assert notes == [
-        "the model returns a HfOutput: its logits are output.logits",
+        "the model returns HfOutput, of which the logits are taken: output.logits",
         "the model was trained on images of 224 x 224 pixels; these have 4 x 4, as they are",
         f"{FOUND}: --normalise changes it",
     ]
@@ -276,6 +276,8 @@ def test_a_model_of_robustbench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evaluated: Evaluated) -> None:
     fake_timm(monkeypatch, None)
     torch.save(state(), tmp_path / "a.pt")
+    write_hf_folder(tmp_path / "hf", state())
+    (tmp_path / "run").mkdir()
     file, net = str(tmp_path / "a.pt"), ("--model", f"{NET}:Net")
     for words, code in (
         (("timm:net10", *net), "model-and-library"),
@@ -286,6 +288,8 @@ def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evaluated: Ev
         ((file, *net, "--normalise", "0.5/0"), "normalise-range"),
         ((file, *net, "--normalise", "0.5/x"), "not-a-number"),
         ((file, *net, "--weights-key", "ema"), "weights-key"),
+        ((str(tmp_path / "hf"),), "hf-without-prefix"),
+        ((str(tmp_path / "run"), "--normalise", "half"), "flag-of-foreign-model"),
     ):
         status, _, err = evaluated(*words)
         assert status == 2, words

@@ -49,7 +49,7 @@ def test_an_evaluation_finds_the_logits(place: str) -> None:
     plain = evaluate(healthy(), digits(), eps=EPS, attacks="natural,pgd-2", samples=50)
     assert torch.equal(found["pgd-2"].margin, plain["pgd-2"].margin)
     (note,) = found.record.notes
-    assert note.endswith(f"its logits are output{place}")
+    assert note.endswith(f"the logits are taken: output{place}")
     assert f"note: {note}" in str(found)
     assert found.header.checkpoint == "Returning"
     assert plain.record.notes == ()

@@ -1,11 +1,17 @@
 """Weights under the names of other programs get those of the model, or are refused."""
 
+import os
+import shutil
+from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from sihg.errors import InputError
 from sihg.robust.models.state_dicts import FittedWeights, StateDict, fit_names, read_state_dict
 from tests.refused import refused
 from tests.robust.models.elsewhere import prefixed, wrong
@@ -138,7 +144,35 @@ def test_several_weights_that_nothing_tells_apart_are_refused(tmp_path: Path) ->
 
 
 def test_a_whole_model_is_refused_by_its_name(tmp_path: Path) -> None:
-    with refused("weights-not-only-tensors", what="holds a torch.nn.modules.container.Sequential"):
+    with pytest.raises(InputError, match=r"holds .*torch.nn.modules.container.Sequential") as caught:
         read(net(), tmp_path)
-    with refused("weights-not-only-tensors"):
-        read({"state_dict": tensors(), "model": net()}, tmp_path)
+    assert caught.value.code == "weights-not-only-tensors"
+
+
+def test_what_is_not_a_tensor_is_left_out(tmp_path: Path) -> None:
+    """As the programs of timm and others save it: the arguments of the training, and numbers of numpy."""
+    around = {"args": Namespace(lr=0.1, nested=Namespace(a=[1])), "best": np.float64(93.1), "net": nn.Linear(2, 2)}
+    found = read({"state_dict": tensors(), **around}, tmp_path)
+    assert same(found.tensors, tensors())
+    assert found.notes[0] == "took the weights 'state_dict'"
+    for name in ("argparse.Namespace", "numpy.dtype"):
+        assert name in found.notes[1]
+
+
+class Evil:
+    def __init__(self, function: Callable[..., object], *args: str) -> None:
+        self.call = function, args
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[str, ...]]:
+        return self.call
+
+
+def test_functions_in_a_file_are_not_called(tmp_path: Path) -> None:
+    owned = tmp_path / "owned"
+    for function, words in ((os.system, f"touch {owned}"), (eval, f"open({str(owned)!r}, 'w')")):
+        with refused("weights-not-only-tensors"):
+            read({"state_dict": tensors(), "evil": Evil(function, words)}, tmp_path)
+    found = read({"state_dict": tensors(), "evil": Evil(shutil.rmtree, str(tmp_path))}, tmp_path)
+    assert "left out what is not a tensor: shutil.rmtree" in found.notes
+    assert (tmp_path / "a.pt").exists()
+    assert not owned.exists()

@@ -145,6 +145,7 @@ def collect_evaluations(
         for check in open_checks(record, records.values()):
             kind = "" if check.result == "warning" else "error: "
             remarks[Remark(f"{kind}{check.message}", check.name, source.stem)] = None
+        remarks |= {Remark(note, record=source.stem): None for note in record.notes}
         remarks |= {
             Remark(f"{row.attack}: {row.remark}", record=source.stem): None
             for row in rows

@@ -13,6 +13,7 @@ MAX_STEPS = 10**6  # opcodes of a pickle of arrays; a batch of CIFAR-10 has abou
 MAX_TORCH_STEPS = 10**7  # opcodes of a file of torch.save, about 40 per tensor
 OLD_TORCH_PICKLES = 5  # at the beginning of a file of torch before version 1.6
 MAX_DEPTH = 100  # containers inside each other; at 200,000 the hash of a tuple overflows the stack
+SYSTEM = ("builtins", "nt", "os", "posix", "subprocess", "sys")  # modules that no file of weights needs
 _GROWING = ("APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "BUILD")  # change the lowest object that they take
 _STORING = ("PUT", "BINPUT", "LONG_BINPUT")
 _LOADING = ("GET", "BINGET", "LONG_BINGET")
@@ -110,11 +111,26 @@ def unpickle_arrays(data: bytes) -> Any:
         raise pickle.UnpicklingError(f"broken pickle: {type(error).__name__}: {error}") from error
 
 
-def load_torch(data: bytes) -> object:
-    """Load what torch.save wrote, if it is only tensors and their containers; limits are checked before.
+class Skipped:
+    """Stands for an object in a file of torch.save that is neither a tensor nor a container; it does nothing."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __setstate__(self, state: object) -> None:
+        pass
+
+
+def load_torch(data: bytes) -> tuple[object, list[str]]:
+    """Load the tensors and their containers that torch.save wrote; limits are checked before.
+
+    Other objects, such as the arguments of a training program, are not made: a Skipped stands for each.
+
+    Returns:
+        What the file holds, and the classes of the objects that were not made.
 
     Raises:
-        pickle.UnpicklingError: It holds other objects, or breaks a limit of pickles.
+        pickle.UnpicklingError: It asks for functions of the system, or breaks a limit of pickles.
         Exception: torch raises whatever a broken file causes.
     """
     if data.startswith(b"PK"):
@@ -129,4 +145,7 @@ def load_torch(data: bytes) -> object:
         file = io.BytesIO(data)
         for _ in range(OLD_TORCH_PICKLES):
             check_pickle(file, MAX_TORCH_STEPS)
-    return torch.load(io.BytesIO(data), "cpu", weights_only=True)
+    asked = torch.serialization.get_unsafe_globals_in_checkpoint(io.BytesIO(data)) if data.startswith(b"PK") else []
+    skipped = [name for name in asked if name.partition(".")[0] not in SYSTEM]
+    with torch.serialization.safe_globals([(Skipped, name) for name in skipped]):
+        return torch.load(io.BytesIO(data), "cpu", weights_only=True), skipped

@@ -23,7 +23,7 @@ from sihg.robust.evaluation.gallery import save_gallery
 from sihg.robust.evaluation.minimum import DEFAULT_ATTACKS, MinimumNorms, as_minimum
 from sihg.robust.evaluation.partial import PartialResults
 from sihg.robust.evaluation.progress import Progress
-from sihg.robust.models.foreign import is_library_model
+from sihg.robust.models.foreign import HF_CONFIG, is_library_model
 from sihg.robust.models.load_model import check_source
 from sihg.robust.models.normalise import Normalisation
 from sihg.robust.threat import Ball
@@ -332,6 +332,8 @@ def _read_weights(path: Path, request: EvaluationRequest) -> Weights:
     library = is_library_model(str(path))
     if not library and not path.exists():
         raise InputError("no-weights", path=path)
+    if not library and (path / HF_CONFIG).is_file():
+        raise InputError("hf-without-prefix", path=path)
     if path.is_dir() and not library:
         return _read_run(path, request, changes)
     if request.checkpoint:

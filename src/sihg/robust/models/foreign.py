@@ -20,7 +20,7 @@ from sihg.errors import InputError
 from sihg.parse import expand_home
 from sihg.robust.data.available_memory import max_memory
 from sihg.robust.models.normalise import Normalisation
-from sihg.robust.models.state_dicts import fit_names, read_state_dict, read_tensors
+from sihg.robust.models.state_dicts import fit_names, list_names, read_state_dict, read_tensors
 from sihg.store.files import read_regular
 
 TIMM_FILES = ("model.safetensors", "pytorch_model.bin")  # in a repository of the Hugging Face hub
@@ -146,9 +146,11 @@ def _open_hf(folder: str, download: bool) -> LibraryModel:
         raise InputError("hf-model-incomplete", path=path, count=len(lost), name=min(lost))
     module = _checked(module, "hf", folder)
     half = sorted({str(value.dtype).removeprefix("torch.") for value in module.parameters()} & {"float16", "bfloat16"})
-    notes = (f"converted the weights from {', '.join(half)} to float32",) if half else ()
+    notes = [f"converted the weights from {', '.join(half)} to float32"] if half else []
+    if unknown := sorted(map(str, info.get("unexpected_keys", ()))):
+        notes.append(f"left out {len(unknown)} names that are not of the model: {list_names(unknown)}")
     normalisation, side = _read_preprocessor(path / HF_IMAGES)
-    return LibraryModel(module.float(), normalisation, side, _hf_labels(module), notes)
+    return LibraryModel(module.float(), normalisation, side, _hf_labels(module), tuple(notes))
 
 
 def _hf_labels(module: nn.Module) -> tuple[str, ...]:
@@ -190,7 +192,8 @@ def _open_robustbench(name: str, download: bool) -> LibraryModel:
         remedy = f"put {name}.pt there"
         raise InputError("weights-not-cached", source=source, places=folder, remedy=remedy)
     for file in files:
-        read_tensors(file)  # what is not tensors alone is refused before RobustBench reads it
+        if (skipped := read_tensors(file)[1]) != []:  # refused before RobustBench reads it
+            raise InputError("weights-not-only-tensors", path=file, what=f"holds {skipped[0]}")
     try:
         module = utils.load_model(
             model_name=name, model_dir=str(ROBUSTBENCH_FOLDER), dataset=dataset, threat_model=threat or "Linf"

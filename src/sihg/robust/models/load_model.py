@@ -76,8 +76,9 @@ class ForeignModel:
             chosen = None
         elif given is None and not chosen.changes_nothing:
             notes.append(f"samples are normalised by {chosen}, as found: --normalise changes it")
-        elif given is not None and found is not None and str(given) != str(found):
-            notes.append(f"samples are normalised by {given}; {found} was found")
+        elif given is not None:
+            other = "" if found is None or str(given) == str(found) else f"; {found} was found"
+            notes.append(f"samples are normalised by {given}, as given{other}")
         if chosen is not None and not chosen.changes_nothing:
             module = put_in_front(chosen, module, shape)
         return module, tuple(notes)

@@ -81,7 +81,7 @@ def unwrap_outputs(model: nn.Module, shape: tuple[int, ...], classes: int) -> tu
     place = find_logits(output, classes)
     if place is None:
         raise InputError("no-logits", type=kind, keys=", ".join(LOGIT_KEYS), classes=classes)
-    return Logits(bare, place), f"the model returns a {kind}: its logits are output{place}"
+    return Logits(bare, place), f"the model returns {kind}, of which the logits are taken: output{place}"
 
 
 def find_logits(output: object, classes: int) -> Place | None:

@@ -8,7 +8,7 @@ import pickle
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -21,7 +21,7 @@ from sihg.robust.data.pickles import load_torch
 from sihg.robust.models.normalise import Normalisation
 from sihg.store.files import read_regular
 
-SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
+SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt", ".bin", ".tar")  # .tar: model.pth.tar, which is no archive
 MAX_NESTING = 3  # dicts around the weights
 MAX_NAMES_SHOWN = 3
 USUAL_KEYS = ("state_dict", "model_state_dict", "model_state", "model", "net", "network", "params", "weights", "module")
@@ -60,24 +60,28 @@ def read_state_dict(path: Path, key: str | None = None) -> StateDict:
         path: A .safetensors file, or one of torch.save.
         key: Which weights, if there are several: a key of the file such as "state_dict", or the first part of names.
     """
-    content = read_tensors(path)
+    content, skipped = read_tensors(path)
     if (found := _find_weights(content)) == {}:
+        if skipped:
+            raise InputError("weights-not-only-tensors", path=path, what=f"holds {list_names(skipped)}")
         raise InputError("weights-no-state-dict", path=path, type=type(content).__name__)
-    return _take_key(path, found, key) if key else _choose(path, found)
+    weights = _take_key(path, found, key) if key else _choose(path, found)
+    left = (f"left out what is not a tensor: {list_names(skipped)}",) if skipped else ()
+    return replace(weights, notes=(*weights.notes, *left))
 
 
-def read_tensors(path: Path) -> object:
-    """Read a file of tensors and their containers: no other object in it is unpickled, and its size is limited."""
+def read_tensors(path: Path) -> tuple[object, list[str]]:
+    """Read the tensors in a file and their containers, and return the classes of other objects, which are not made."""
     try:
         data = read_regular(path, max_memory())
-        return load_safetensors(data) if path.suffix == ".safetensors" else load_torch(data)
+        return (load_safetensors(data), []) if path.suffix == ".safetensors" else load_torch(data)
     except InputError:
         raise
     except FileNotFoundError:
         raise InputError("weights-missing", path=path) from None
     except pickle.UnpicklingError as error:
         named = UNSUPPORTED.search(str(error))
-        what = f"holds a {named[1]}" if named else "is damaged or holds objects other than tensors"
+        what = f"holds {named[1]}" if named else "is damaged or holds objects other than tensors"
         raise InputError("weights-not-only-tensors", path=path, what=what) from error
     except Exception as error:  # torch raises whatever a broken file causes
         why = (str(getattr(error, "strerror", None) or error) or repr(error)).split("\n")[0]
@@ -105,7 +109,7 @@ def _take_key(path: Path, found: Mapping[str, dict[str, Tensor]], key: str) -> S
         if taken := {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}:
             return StateDict(taken, f"{path} ({key})", (f"took the {len(taken)} names that begin with {prefix!r}",))
     firsts = {name.partition(".")[0]: None for tensors in found.values() for name in tensors}
-    raise InputError("weights-key", path=path, key=key, names=_listed([key for key in found if key] or list(firsts)))
+    raise InputError("weights-key", path=path, key=key, names=list_names([key for key in found if key] or list(firsts)))
 
 
 def _choose(path: Path, found: Mapping[str, dict[str, Tensor]]) -> StateDict:
@@ -157,13 +161,13 @@ def fit_names(weights: StateDict, model: nn.Module, classes: int) -> FittedWeigh
     normalisation, used = _find_normalisation({name: weights.tensors[names[name]] for name in extra})
     extra = [name for name in extra if name not in used]
     if normalisation is not None:
-        notes.append(f"found the normalisation {normalisation} under {_listed(used)}")
+        notes.append(f"found the normalisation {normalisation} under {list_names(used)}")
     others = [other for other in prefixes if other]
     outside = [name for name in extra if not name.startswith(prefix) or (not prefix and name.startswith(tuple(others)))]
     if unknown := [name for name in extra if name not in outside]:
         raise _other_model(weights, model, [], unknown)
     if outside:
-        notes.append(f"left out {len(outside)} names that are not of the model: {_listed(outside)}")
+        notes.append(f"left out {len(outside)} names that are not of the model: {list_names(outside)}")
     _check_shapes(weights, fitted, wanted, classes)
     return FittedWeights(*_to_float32(fitted, notes), normalisation)
 
@@ -220,11 +224,12 @@ def _to_float32(tensors: dict[str, Tensor], notes: list[str]) -> tuple[dict[str,
 
 
 def _other_model(weights: StateDict, model: nn.Module, missing: list[str], unknown: list[str]) -> InputError:
-    parts = [f"missing: {_listed(missing)}"] if missing else []
-    parts += [f"not in the model: {_listed(unknown)}"] if unknown else []
+    parts = [f"missing: {list_names(missing)}"] if missing else []
+    parts += [f"not in the model: {list_names(unknown)}"] if unknown else []
     return InputError("weights-other-model", source=weights.source, type=type(model).__name__, why="; ".join(parts))
 
 
-def _listed(names: list[str]) -> str:
+def list_names(names: list[str]) -> str:
+    """Return the first names, and how many more there are."""
     more = len(names) - MAX_NAMES_SHOWN
     return ", ".join(names[:MAX_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
