@@ -85,6 +85,15 @@ def test_advice_for_a_module_that_changes_the_shape() -> None:
     assert "a differentiable function" in str(found)
 
 
+@pytest.mark.parametrize("defence", [Reversed(), Quantise()])
+def test_checks_that_find_masked_gradients_by_attacks_name_the_module_too(defence: nn.Module) -> None:
+    model, attacks = Defended(defence), "natural,pgd-20,square-300"
+    warned = tripped(evaluate(model, digits(), eps=EPS, attacks=attacks, samples=100))
+    assert "give bpda={'defence': 'identity'}" in warned["black box"]
+    found = evaluate(model, digits(), eps=EPS, attacks=attacks, samples=100, bpda={"defence": "identity"})
+    assert not any("bpda" in message for message in tripped(found).values())
+
+
 def test_advice_is_no_reason_to_fail() -> None:
     class Fails(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

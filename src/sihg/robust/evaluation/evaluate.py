@@ -53,6 +53,7 @@ from sihg.robust.evaluation.diagnostics import (
     passes_differ,
 )
 from sihg.robust.evaluation.findings import Evaluation, Findings, RadiusCurve
+from sihg.robust.evaluation.masking_module import MAX_SAMPLES, add_advice
 from sihg.robust.evaluation.normalisation import check_normalisation
 from sihg.robust.evaluation.partial import PartialResults
 from sihg.robust.evaluation.progress import Progress, ProgressTracker, check_progress
@@ -296,6 +297,7 @@ def run_task(
             checks += inspect_outcomes(samples, task.header.of, task.plans, outcomes, task.trained_with)
             how: dict[str, Any] = {"draws": draws, "listen": None if tracker is None else tracker.begin_check}
             checks += reattack_checks(model, samples, task.ball, task.plans, outcomes, seed, **how)
+        checks = add_advice(checks, model, load_rows(model, samples, slice(MAX_SAMPLES))[0], task.ball, seed)
         checks.append(state.check())
     seconds = spent + time.perf_counter() - begin
     return task.kind(

@@ -1,5 +1,6 @@
 """Find the module whose gradient does not say what the module does: the one to replace by `bpda`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,7 +9,9 @@ from torch import Tensor, nn
 from sihg.core.draw import generator, seeded
 from sihg.robust.gradients import evaluation_mode
 from sihg.robust.threat import Ball, extreme_noise
+from sihg.store.schema import Check
 
+SYMPTOMS = ("black box", "one step", "radius")  # checks that find masked gradients by what attacks break
 MAX_SAMPLES = 8
 MIN_EXPLAINED = (
     0.4  # of a module's change by its gradient; ReLU, whose kinks are the worst of usual layers, has 0.5 or more
@@ -72,6 +75,15 @@ def suggest_bpda(model: nn.Module, x: Tensor, ball: Ball, seed: int) -> str:
     except Exception:  # such as compiled modules, which may take no hooks; advice is no reason to fail
         found = None
     return "" if found is None else str(found)
+
+
+def add_advice(checks: Sequence[Check], model: nn.Module, x: Tensor, ball: Ball, seed: int) -> list[Check]:
+    """Return the checks; warnings that gradients are masked, found by attacks, also say which module to replace."""
+    symptoms = [check for check in checks if check.name in SYMPTOMS and check.result == "warning"]
+    advice = suggest_bpda(model, x, ball, seed) if symptoms else ""
+    if not advice:
+        return list(checks)
+    return [Check(c.name, c.result, f"{c.message}; {advice}") if c in symptoms else c for c in checks]
 
 
 def _record_passes(model: nn.Module, x: Tensor, seed: int) -> dict[str, tuple[Tensor, Tensor]]:
