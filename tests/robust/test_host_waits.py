@@ -312,6 +312,7 @@ def test_gradients_that_only_another_process_has(device: str, waits: Waits) -> N
 
 WAITS_OF_ATTACKS = [
     *(("natural", 0), ("pgd-20", 7), ("pgd-20-2", 13), ("apgd", 8)),
+    *(("pgd-20 l1", 7), ("apgd-ce-20-1 l1", 8), ("apgd-dlr-20 l1", 8)),
     *(("mi-fgsm-20", 7), ("deepfool-8", 10), ("cw-4", 38)),
 ]
 
@@ -323,8 +324,8 @@ def test_an_attack_waits_a_few_times_per_run(name: str, most: int, waits: Waits)
     samples = images(40)
     with torch.no_grad():
         samples = as_samples((samples.x, model(samples.floats()).argmax(1)), classes=list("abcd"))
-    ball = Ball(0.3, "l2") if name == "cw-4" else Ball(2 / 255)
-    plan = {"apgd": APGD(eps=2 / 255, steps=20)} if name == "apgd" else build_plan(name, ball)
+    ball = {"cw-4": Ball(0.3, "l2")}.get(name, Ball(1.0, "l1") if "l1" in name else Ball(2 / 255))
+    plan = {"apgd": APGD(eps=2 / 255, steps=20)} if name == "apgd" else build_plan(name.split()[0], ball)
     plans = {name: plan}
     (expected,) = run_attacks(model, samples, plans)
     model = model.to(DEVICE)

@@ -19,7 +19,7 @@ from sihg.robust.waits import refuse_if
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Slope = Callable[[Tensor], Tensor]
-DLR_CLASSES = 4  # that the difference-of-logits ratio needs
+DLR_CLASSES, TARGETED_DLR_CLASSES = 3, 4  # that the difference-of-logits ratio needs
 
 
 def cross_entropy_per_row(logits: Tensor, y: Tensor) -> Tensor:
@@ -59,12 +59,21 @@ def logit_difference(target: Tensor, logits: Tensor, y: Tensor) -> Tensor:
     return (logits.gather(1, target[:, None]) - logits.gather(1, y[:, None])).squeeze(1)
 
 
+def dlr(logits: Tensor, y: Tensor) -> Tensor:
+    """Return, per row, the difference-of-logits ratio; with fewer than three classes its numerator alone."""
+    difference = -margins(logits, y)
+    if logits.shape[1] < DLR_CLASSES:
+        return difference
+    first, _, third = torch.topk(logits, DLR_CLASSES, dim=1).values.unbind(1)
+    return difference / (first - third + 1e-12)
+
+
 def targeted_dlr(target: Tensor, logits: Tensor, y: Tensor) -> Tensor:
     """Return, per row, the targeted difference-of-logits ratio; with fewer than four classes its numerator alone."""
     difference = logit_difference(target, logits, y)
-    if logits.shape[1] < DLR_CLASSES:
+    if logits.shape[1] < TARGETED_DLR_CLASSES:
         return difference
-    first, _, third, fourth = torch.topk(logits, DLR_CLASSES, dim=1).values.unbind(1)
+    first, _, third, fourth = torch.topk(logits, TARGETED_DLR_CLASSES, dim=1).values.unbind(1)
     return difference / (first - (third + fourth) / 2 + 1e-12)
 
 

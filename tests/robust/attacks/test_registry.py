@@ -45,6 +45,7 @@ def test_traits() -> None:
         ("pgd-50-10", True, 50, True, False, False),
         ("apgd-ce", True, 100, False, False, False),
         ("apgd-ce-50-2", True, 50, True, False, False),
+        ("apgd-dlr", True, 100, False, True, False),
         ("apgd-t", True, 100, False, True, False),
         ("fab-t-30", True, 30, False, True, False),
         ("mi-fgsm-15-2", True, 15, True, False, False),
@@ -70,6 +71,7 @@ def test_names_of_attacks() -> None:
         ("pgd-20", False, PGD(**common, steps=20)),
         ("pgd-50-10", True, PGD(**common, steps=50, restarts=10, last_iterate=True)),
         ("apgd-ce", False, APGD(**common)),
+        ("apgd-dlr-50", False, APGD(**common, loss="dlr", steps=50)),
         ("apgd-t-50-2", False, APGD(**common, loss="dlr-t", steps=50, restarts=2)),
         ("fab-t-10", True, FAB(**common, steps=10)),
         ("square-200-3", False, Square(**common, queries=200, restarts=3)),
@@ -109,6 +111,20 @@ def test_standard_is_a_cascade_with_the_usual_budgets() -> None:
     )
     assert list(parts) == ["natural", "certified", "apgd-ce", "apgd-t", "fab-t", "square"]
     assert list(map(repr, parts.values())) == list(map(repr, expected))
+
+
+def test_standard_in_l1_has_autoattacks_restarts_and_targets() -> None:
+    parts = build_plan("standard", Ball(12.0, "L1"))
+    common: Any = {"eps": 12.0, "norm": "l1"}
+    expected = (
+        Natural(),
+        APGD(**common, restarts=5),
+        APGD(**common, loss="dlr-t", targets=5),
+        FAB(**common, targets=9),
+        Square(**common, queries=5000),
+    )
+    assert list(map(repr, parts.values())) == list(map(repr, expected))
+    assert build_attack("apgd-ce-100-1", Ball(12.0, "l1")).restarts == 1  # type: ignore[attr-defined]
 
 
 def test_transfer_asks_for_the_other_model() -> None:

@@ -30,8 +30,9 @@ ATTACK_FORMS = {  # what `build_plan` takes (R: restarts, each on the samples th
     "fgsm": "one step of eps from the image",
     "pgd-T[-R]": "T steps of 2.5 eps / T from a random start",
     "mi-fgsm[-T[-R]]": "T = 10 steps of eps / T along a sum of gradients, from the image",
-    "apgd-ce[-T[-R]]": "Auto-PGD on the cross-entropy, T = 100",
-    "apgd-t[-T[-R]]": "Auto-PGD on the targeted DLR loss, nine targets, T = 100",
+    "apgd-ce[-T[-R]]": "Auto-PGD on the cross-entropy, T = 100 (l1: R = 5)",
+    "apgd-dlr[-T[-R]]": "Auto-PGD on the untargeted DLR loss, T = 100",
+    "apgd-t[-T[-R]]": "Auto-PGD on the targeted DLR loss, nine targets (l1: five), T = 100",
     "fab-t[-T[-R]]": "the targeted fast adaptive boundary attack, nine targets, T = 100",
     "deepfool[-T]": "to the nearest linearised class boundary, at most T = 50 times (linf, l2)",
     "cw[-T]": "Carlini and Wagner's attack, T = 1000 Adam steps for each of nine constants (l2)",
@@ -50,6 +51,7 @@ _KINDS: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {  # modul
     "fgsm": ("pgd", "FGSM", {}, ()),
     "pgd": ("pgd", "PGD", {}, _STEPS),
     "apgd-ce": ("apgd", "APGD", {"loss": "ce"}, _STEPS),
+    "apgd-dlr": ("apgd", "APGD", {"loss": "dlr"}, _STEPS),
     "apgd-t": ("apgd", "APGD", {"loss": "dlr-t"}, _STEPS),
     "fab-t": ("fab", "FAB", {}, _STEPS),
     "mi-fgsm": ("mi_fgsm", "MIFGSM", {}, _STEPS),
@@ -58,6 +60,7 @@ _KINDS: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {  # modul
     "square": ("square", "Square", {}, ("queries", "restarts")),
     "noise": ("noise", "Noise", {}, ("draws",)),
 }
+_L1_SETTINGS: dict[str, dict[str, Any]] = {"apgd-ce": {"restarts": 5}, "apgd-t": {"targets": 5}}  # as AutoAttack
 _MEANT = {name: name for name in ("pgd-20", "standard", *_KINDS) if name != "pgd"}  # for suggestions
 _MEANT |= {"pgd": "pgd-20", "pgd20": "pgd-20", "apgd": "apgd-ce", "fab": "fab-t"}
 _MEANT |= {"mifgsm": "mi-fgsm", "c&w": "cw", "carlini": "cw"} | dict.fromkeys(("autoattack", "aa"), "standard")
@@ -145,7 +148,8 @@ def build_attack(
     module, make, settings, counts = _KINDS[form[1]] if form else ("", "", {}, ())
     if not form or name == "pgd" or len(numbers) > len(counts):
         raise UnknownNameError("attack", name, list(ATTACK_FORMS), _MEANT)
-    settings = {**settings, **dict(zip(counts, numbers, strict=False))}
+    own = _L1_SETTINGS.get(form[1], {}) if ball.norm == "l1" else {}
+    settings = {**settings, **own, **dict(zip(counts, numbers, strict=False))}
     if form[1] != "natural":
         settings |= within
     if form[1] in _HAS_LAST_ITERATE:
