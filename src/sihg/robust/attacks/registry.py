@@ -110,9 +110,11 @@ def plan_attacks(
 def build_plan(name: str, ball: "Ball", *, last_iterate: bool = False, source: "LoadSource | None" = None) -> Plan:
     """Build the attack of a name; "standard" is several, each for the samples that those before did not break."""
     if name == "standard":
-        proof = {"certified": _find("certified", "Proof")(eps=ball.eps, bounds=ball.bounds)}
+        proof: dict[str, Attack] = {}
+        if ball.norm == "linf":
+            proof = {"certified": _find("certified", "Proof")(eps=ball.eps, bounds=ball.bounds)}
         attacks = {part: build_attack(part, ball) for part in ("natural", *STANDARD)}
-        return {"natural": attacks["natural"], **(proof if ball.norm == "linf" else {}), **attacks}
+        return {"natural": attacks["natural"], **proof, **attacks}
     return {name: build_attack(name, ball, last_iterate=last_iterate, source=source)}
 
 
