@@ -260,9 +260,10 @@ def FAB(
     n_restarts: int = 1,
     *,
     seed: int = 0,
+    multi_targeted: bool = False,
     n_classes: int = 10,
 ) -> ModelAttack:
-    """Run the targeted fast adaptive boundary attack (Croce and Hein, 2020): torchattacks' with `multi_targeted=True`.
+    """Run the fast adaptive boundary attack (Croce and Hein, 2020).
 
     Args:
         model: The model.
@@ -271,6 +272,7 @@ def FAB(
         steps: The steps of a run.
         n_restarts: The runs, the first included.
         seed: Decides all draws.
+        multi_targeted: Aim at one wrong class after the other; else at the nearest of all.
         n_classes: The classes of the model: each wrong one is a target.
     Returns:
         The attack: call it with images and labels.
@@ -278,8 +280,8 @@ def FAB(
         >>> FAB(nn.Linear(2, 3))(torch.zeros(1, 2), torch.tensor([0])).shape
         torch.Size([1, 2])
     """
-    targets = max(1, n_classes - 1)
-    attack = fab.FAB(eps=eps, norm=norm, steps=steps, restarts=n_restarts, targets=targets)
+    settings: dict[str, Any] = {"restarts": n_restarts, "targets": max(1, n_classes - 1), "targeted": multi_targeted}
+    attack = fab.FAB(eps=eps, norm=norm, steps=steps, **settings)
     return ModelAttack(model, attack, seed)
 
 

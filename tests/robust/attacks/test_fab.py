@@ -167,17 +167,19 @@ class Twin:
         others = [k for k in clean.argsort(descending=True).tolist() if k != self.y]
         for number, start in enumerate(starts):
             if self.margin >= 0:
-                target = others[number // self.attack.restarts]
-                self.approach(np.clip(self.x + start.flatten().numpy(), self.low, self.high), target)
+                targets = [others[number // self.attack.restarts]] if self.attack.targeted else others
+                self.approach(np.clip(self.x + start.flatten().numpy(), self.low, self.high), targets)
 
-    def approach(self, point: Array, target: int) -> None:
+    def approach(self, point: Array, targets: list[int]) -> None:
         norm = self.attack.norm
+        dual = {"linf": 1, "l2": 2, "l1": np.inf}[norm]
         for _ in range(self.attack.steps):
-            self.passes += 1
+            self.passes += len(targets)
             self.logits(point)
             if self.margin < 0:
                 return
-            f, w = self.plane(point, target)
+            planes = [self.plane(point, target) for target in targets]
+            f, w = min(planes, key=lambda plane: abs(plane[0]) / float(np.linalg.norm(plane[1], ord=dual)))
             d = plain_shortest(w, -f, self.low - point, self.high - point, norm)
             d_x = plain_shortest(w, float(w @ (point - self.x)) - f, self.low - self.x, self.high - self.x, norm)
             alpha = min(length(norm, d) / (length(norm, d) + length(norm, d_x)), 0.1)
@@ -194,7 +196,7 @@ class Twin:
 def twins(attack: FAB, model: nn.Module, x: Tensor, y: Tensor, seed: int) -> list[Twin]:
     runs: list[Tensor] = []
     shape = (64, *x.shape[1:])
-    for run in range(min(attack.targets, 3) * attack.restarts):
+    for run in range((min(attack.targets, 3) if attack.targeted else 1) * attack.restarts):
         blocks = [
             uniform_noise(attack.norm, shape, attack.eps / 2, generator(seed, "FAB start", run, block), x.dtype)
             for block in range(-(-len(x) // 64))
@@ -208,11 +210,14 @@ def twins(attack: FAB, model: nn.Module, x: Tensor, y: Tensor, seed: int) -> lis
 
 @pytest.mark.parametrize("kind", ["smooth", "table"])
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
-@pytest.mark.parametrize("bounds", ["none", "scalars", "features"])
-def test_verdicts_are_those_of_the_plain_twin(bounds: str, norm: str, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("bounds", "targeted"), [("none", True), ("scalars", True), ("features", True), ("scalars", False)]
+)
+def test_verdicts_are_those_of_the_plain_twin(bounds: str, targeted: bool, norm: str, kind: str) -> None:
     x, y = samples(70 if kind == "table" else 40, SHAPES[kind])
     model = trained(kind).eval()
-    attack = FAB(eps=EPS[kind + norm], steps=3, restarts=2, targets=2, norm=norm, bounds=bounds_of(bounds, kind))
+    within: dict[str, Any] = {"eps": EPS[kind + norm], "norm": norm, "bounds": bounds_of(bounds, kind)}
+    attack = FAB(**within, steps=3, restarts=2, targets=2, targeted=targeted)
     with watched(model) as points:
         verdict = attack.run(model, x, y, seed=4)
     found = twins(attack, model, x, y, seed=4)
@@ -253,10 +258,13 @@ def test_linear_models_break_up_to_the_exact_distance(bounds: Any, norm: str, cl
                 d = plain_shortest(w, c, low[i].numpy(), high[i].numpy(), norm)
                 distance[i] = min(distance[i], length(norm, d))
     eps = float(np.median(distance))
-    broken = FAB(eps=eps, norm=norm, bounds=bounds, steps=20).run(model, x, y).broken.numpy()
-    assert not broken[distance > eps].any()
-    assert broken[distance * 1.01 < eps].all()
-    assert mixed(torch.from_numpy(broken))
+    for targeted in (True, False):
+        attack = FAB(eps=eps, norm=norm, bounds=bounds, steps=20, targeted=targeted)
+        broken = attack.run(model, x, y).broken.numpy()
+        assert not broken[distance > eps].any()
+        if targeted or bounds is None:  # the nearest plane may be out of reach within the bounds
+            assert broken[distance * 1.01 < eps].all()
+        assert mixed(torch.from_numpy(broken))
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1"])

@@ -146,6 +146,10 @@ def test_settings_are_those_of_the_attacks(batch: tuple[Tensor, Tensor], monkeyp
     adversary.run_standard_evaluation(*batch)
     assert list(seen) == ["natural", "square", "apgd-ce"]
     assert (seen["apgd-ce"].restarts, seen["square"].queries) == (2, 7)
+    adversary.attacks_to_run, adversary.fab.n_restarts = ["fab", "fab-t"], 3
+    adversary.run_standard_evaluation(*batch)
+    assert (seen["fab"].restarts, seen["fab"].targeted) == (3, False)
+    assert (seen["fab-t"].restarts, seen["fab-t"].targeted) == (1, True)
     with pytest.raises(AttributeError):
         adversary.apgd.rho = 0.5  # type: ignore[attr-defined]
 

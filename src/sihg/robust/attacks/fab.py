@@ -24,6 +24,7 @@ REACH = 1000  # times eps: points further away are useless, and without bounds t
 class FAB(Attack):
     """FAB-T (Croce and Hein, 2020): T iterations towards each of the likeliest wrong classes t, R times.
 
+    Untargeted (FAB), t is in each iteration the class with the nearest hyperplane, which costs a pass per wrong class.
     An iteration linearises z_t - z_y at x', and goes a bit beyond the hyperplane where that vanishes:
 
         δ', δ = the shortest steps from x' and from x to the hyperplane within the bounds
@@ -39,6 +40,7 @@ class FAB(Attack):
         steps: The iterations T of a run.
         restarts: The runs R per target, the first included.
         targets: The likeliest wrong classes to aim at, one after the other.
+        targeted: Aim at one class at a time; else at the nearest of all.
     Raises:
         InputError: If a setting is out of range.
     Example:
@@ -53,6 +55,7 @@ class FAB(Attack):
     steps: int = 100
     restarts: int = 1
     targets: int = 9
+    targeted: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,21 +67,25 @@ class FAB(Attack):
         return True
 
     def max_passes(self, classes: int) -> float:
-        """Return a pass and a forward pass per step, and a forward pass at the sample."""
+        """Return a pass and a forward pass per step, and a forward pass at the sample; untargeted, a pass per class."""
+        if not self.targeted:
+            return 1 / 3 + self.restarts * self.steps * (classes - 1 + 1 / 3)
         return 1 / 3 + min(self.targets, classes - 1) * self.restarts * self.steps * 4 / 3
 
     def search(self, search: Search, seed: int) -> None:
-        """Run R times for each target, each on the rows that are not broken yet."""
-        targets = wrong_classes(search.record_clean(), search.rows.y)[:, : self.targets]
-        for run in range(targets.shape[1] * self.restarts):
+        """Run R times for each target, or for all together, each on the rows that are not broken yet."""
+        wrong = wrong_classes(search.record_clean(), search.rows.y)
+        aims = wrong[:, : self.targets].split(1, 1) if self.targeted else (wrong,)
+        for run in range(len(aims) * self.restarts):
             rows = search.unbroken()
             if not len(rows):
                 return
-            self._approach(search, rows, targets[rows.place, run // self.restarts], self._start(rows, seed, run))
+            self._approach(search, rows, aims[run // self.restarts][rows.place], self._start(rows, seed, run))
 
     def _approach(self, search: Search, rows: Rows, target: Tensor, point: Tensor) -> None:
+        """Iterate; `target` has one class or several per row."""
         for _ in range(self.steps):
-            logits, f, w = search.compute_gradient(rows, point, partial(logit_difference, target))
+            logits, f, w = self._linearise(search, rows, target, point)
             held = search.record_within(rows, point, logits)
             if held is not None:
                 rows = rows.take(held)
@@ -95,6 +102,22 @@ class FAB(Attack):
                     return
             wrong = misclassified(logits, rows.y)
             point[wrong] = rows.x[wrong] + BETA * (point[wrong] - rows.x[wrong])
+
+    def _linearise(self, search: Search, rows: Rows, target: Tensor, point: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the logits at `point`, and z_t - z_y with its gradient for the class t whose hyperplane is nearest."""
+        first, *others = target.unbind(1)
+        logits, f, w = search.compute_gradient(rows, point, partial(logit_difference, first))
+        for other in others:
+            _, g, v = search.compute_gradient(rows, point, partial(logit_difference, other))
+            nearer = g.abs() * self._dual_lengths(w) < f.abs() * self._dual_lengths(v)
+            f, w = torch.where(nearer, g, f), torch.where(nearer.view(-1, *(1,) * (w.dim() - 1)), v, w)
+        return logits, f, w
+
+    def _dual_lengths(self, w: Tensor) -> Tensor:
+        """Return the dual norm of each row: the distance to the plane f + w d = 0 is |f| over it."""
+        order = {"linf": 1.0, "l2": 2.0, "l1": math.inf}[self.norm]
+        lengths: Tensor = torch.linalg.vector_norm(w.flatten(1), ord=order, dim=1)
+        return lengths
 
     def _step(self, x: Tensor, point: Tensor, f: Tensor, w: Tensor) -> Tensor:
         """Iterate once, from the value f and the gradient w of z_t - z_y at `point`; by blocks, for the cache."""

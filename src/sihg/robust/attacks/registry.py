@@ -34,6 +34,7 @@ ATTACK_FORMS = {  # what `build_plan` takes (R: restarts, each on the samples th
     "apgd-dlr[-T[-R]]": "Auto-PGD on the untargeted DLR loss, T = 100",
     "apgd-t[-T[-R]]": "Auto-PGD on the targeted DLR loss, nine targets (l1: five), T = 100",
     "fab-t[-T[-R]]": "the targeted fast adaptive boundary attack, nine targets, T = 100",
+    "fab[-T[-R]]": "the same towards the nearest boundary of all classes, a pass for each",
     "deepfool[-T]": "to the nearest linearised class boundary, at most T = 50 times (linf, l2)",
     "cw[-T]": "Carlini and Wagner's attack, T = 1000 Adam steps for each of nine constants (l2)",
     "square[-Q[-R]]": "random search by squares, without gradients, Q = 5000 queries",
@@ -54,6 +55,7 @@ _KINDS: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {  # modul
     "apgd-dlr": ("apgd", "APGD", {"loss": "dlr"}, _STEPS),
     "apgd-t": ("apgd", "APGD", {"loss": "dlr-t"}, _STEPS),
     "fab-t": ("fab", "FAB", {}, _STEPS),
+    "fab": ("fab", "FAB", {"targeted": False}, _STEPS),
     "mi-fgsm": ("mi_fgsm", "MIFGSM", {}, _STEPS),
     "deepfool": ("deepfool", "DeepFool", {}, ("steps",)),
     "cw": ("cw", "CW", {}, ("steps",)),
@@ -62,7 +64,7 @@ _KINDS: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {  # modul
 }
 _L1_SETTINGS: dict[str, dict[str, Any]] = {"apgd-ce": {"restarts": 5}, "apgd-t": {"targets": 5}}  # as AutoAttack
 _MEANT = {name: name for name in ("pgd-20", "standard", *_KINDS) if name != "pgd"}  # for suggestions
-_MEANT |= {"pgd": "pgd-20", "pgd20": "pgd-20", "apgd": "apgd-ce", "fab": "fab-t"}
+_MEANT |= {"pgd": "pgd-20", "pgd20": "pgd-20", "apgd": "apgd-ce"}
 _MEANT |= {"mifgsm": "mi-fgsm", "c&w": "cw", "carlini": "cw"} | dict.fromkeys(("autoattack", "aa"), "standard")
 _HAS_LAST_ITERATE = ("pgd", "fgsm", "mi-fgsm")
 

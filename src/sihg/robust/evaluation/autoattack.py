@@ -37,6 +37,7 @@ from sihg.store.schema import Check
 
 NORMS = {"Linf": "linf", "L2": "l2"}
 VERSIONS = ("standard", "custom")
+ATTACKS = [*STANDARD, "fab"]
 NAME = "autoattack"  # of the only plan
 
 
@@ -61,7 +62,7 @@ class TargetedAPGDSettings:
 
 @dataclass(slots=True)
 class FABSettings:
-    """What can be set of fab-t."""
+    """What can be set of fab, and of fab-t, which ignores n_restarts."""
 
     n_restarts: int = 5
     n_iter: int = 100
@@ -282,11 +283,13 @@ class AutoAttack:
         if name == "apgd-t":
             within |= {"restarts": targeted.n_restarts, "targets": targeted.n_target_classes}
             return APGD(**within, loss="dlr-t", steps=targeted.n_iter)
+        if name == "fab":
+            return FAB(**within, steps=fab.n_iter, restarts=fab.n_restarts, targeted=False)
         if name == "fab-t":  # always one run per target, as in AutoAttack
             return FAB(**within, steps=fab.n_iter, targets=fab.n_target_classes)
         if name == "square":
             return Square(**within, queries=square.n_queries, restarts=square.n_restarts, p_init=square.p_init)
-        raise UnknownNameError("attack", name, list(STANDARD))
+        raise UnknownNameError("attack", name, ATTACKS)
 
     def _module(self, x: Tensor) -> nn.Module:
         """Return the model as a module; a function gets the samples where they are, or on the device that was given."""
