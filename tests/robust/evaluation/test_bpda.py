@@ -94,6 +94,19 @@ def test_checks_that_find_masked_gradients_by_attacks_name_the_module_too(defenc
     assert not any("bpda" in message for message in tripped(found).values())
 
 
+def test_a_model_that_returns_a_tuple_is_named_as_the_user_does() -> None:
+    class Both(Defended):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x), x  # type: ignore[return-value]
+
+    arguments: dict[str, Any] = {"eps": EPS, "attacks": "natural,pgd-20", "samples": 60}
+    plain = evaluate(Both(Quantise()), digits(), **arguments)
+    assert "give bpda={'defence': 'identity'}" in tripped(plain)["gradients"]
+    found = evaluate(Both(Quantise()), digits(), **arguments, bpda={"defence": "identity"})
+    assert found.accuracy < 0.3 < 0.8 < plain.accuracy
+    assert found.header.bpda == {"defence": "identity"}
+
+
 def test_advice_is_no_reason_to_fail() -> None:
     class Fails(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

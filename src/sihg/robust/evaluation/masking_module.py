@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from sihg.core.draw import generator, seeded
 from sihg.robust.gradients import evaluation_mode
+from sihg.robust.models.outputs import Logits
 from sihg.robust.threat import Ball, extreme_noise
 from sihg.store.schema import Check
 
@@ -47,7 +48,7 @@ def find_masking_module(model: nn.Module, x: Tensor, ball: Ball, seed: int) -> M
     Returns:
         The module, or None if there is none below `MIN_EXPLAINED`.
     """
-    x = x[:MAX_SAMPLES].detach()
+    model, x = model.model if isinstance(model, Logits) else model, x[:MAX_SAMPLES].detach()  # named as the user does
     noise = extreme_noise(
         ball.norm, shape=x.shape, radius=ball.eps, dtype=x.dtype, generator=generator(seed, "masking")
     )
