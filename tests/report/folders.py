@@ -3,7 +3,7 @@
 import csv
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -121,6 +121,31 @@ def write_verdicts(record: Path, attacks: dict[str, Sequence[int]], label: Seque
     """Write what is kept of each sample beside a record: its prediction under each attack."""
     arrays = {"label": np.array(label), "attack": np.array([*attacks]), "prediction": np.array([*attacks.values()])}
     write_beside(record, arrays)
+
+
+def write_broken(record: Path, attacks: Mapping[str, Sequence[bool]], index: Sequence[int]) -> None:
+    """Write which samples each attack broke beside a record."""
+    broken = np.array([*attacks.values()])
+    write_beside(record, {"index": np.array(index), "attack": np.array([*attacks]), "broken": broken})
+
+
+def write_found(
+    path: Path,
+    name: str,
+    attacks: Mapping[str, Sequence[bool]],
+    index: Sequence[int],
+    *,
+    kept: bool = True,
+    **changes: Any,
+) -> Path:
+    """Write a record of what attacks broke, with the row of all of them, and what is kept of each sample."""
+    every, n = {**attacks, "all": np.array([*attacks.values()]).any(0)}, len(index)
+    held = {attack: int(np.sum(~np.array(found))) for attack, found in every.items()}
+    rows = [attack_row(attack, count / n, n, broken=n - count) for attack, count in held.items()]
+    record = write_evaluation(path, name, samples=n, attacks=rows if len(attacks) > 1 else rows[:1], **changes)
+    if kept:
+        write_broken(record, attacks, index)
+    return record
 
 
 def write_beside(record: Path, arrays: dict[str, Any]) -> Path:

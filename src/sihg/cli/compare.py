@@ -13,7 +13,8 @@ EPILOG = """examples:
 
 Watched numbers are those of the held-out samples that `--validation` sets aside. Of the evaluations, those of the
 newest weights on the run's own test samples within its own ball are shown, as in the report. If there are several of a
-kind, the one on most samples counts.
+kind, the one on most samples counts. All figures are on the samples that the evaluations shown share, and `all` is the
+accuracy under everything that was run on them. Figures whose samples are not shared have their own number, n.
 """
 
 
@@ -23,8 +24,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
         "compare",
         help=summary,
         description="Put training runs side by side: the settings that differ, the last and the best accuracy while "
-        "training, and the evaluations. For runs that differ only in their seed: the means, and the differences of "
-        "means with 95 % intervals by Welch's t. With --out, also a page.",
+        "training, and the evaluations. For runs that differ only in their seed: the means and, from three seeds on, "
+        "the differences of means with 95 % intervals by Welch's t. With --out, also a page.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -303,7 +303,7 @@ def attacks_table(record: EvaluationRecord) -> str:
         rows += [_cells(one, name, votes=several) for one, name in named]
     headings = ["attack", "accuracy %", "95 % interval", *(["mean %", "worst %"] if several else [])]
     headings += ["attacked", "passes per sample", "forwards", "seconds"]
-    return format_table(f"{record.checkpoint} on {record.samples} samples of {_describe(record)}", headings, rows)
+    return format_table(f"{record.checkpoint} on {_describe(record)}", headings, rows)
 
 
 def _cells(row: AttackRow, name: str, *, votes: bool) -> list[str]:
@@ -335,7 +335,7 @@ def curves_table(records: list[tuple[str, CurveRecord]]) -> str:
         ]
         for i, eps in enumerate(first.eps)
     ]
-    about = f"{first.samples} samples of {_describe(first)}" if len(kinds) == 1 else "accuracies"
+    about = _describe(first) if len(kinds) == 1 else "accuracies"
     return format_table(about, headings, rows)
 
 
@@ -371,7 +371,7 @@ def models_table(records: list[tuple[str, EvaluationRecord]]) -> str:
         ]
         for name, record in records
     ]
-    about = f"{first.samples} samples of {_describe(first)}" if len(kinds) == 1 else "accuracies"
+    about = _describe(first) if len(kinds) == 1 else "accuracies"
     return format_table(about, headings, rows)
 
 
@@ -382,9 +382,8 @@ def _describe(record: Record) -> str:
         pixels = f" = {255 * record.eps:.4g}/255" if _has_pixels(record) else ""
         ball = f"{record.norm} eps {record.eps:g}{pixels}, {within}"
     searched = f"; searched in {record.precision}, judged in float32" if record.precision != "float32" else ""
-    return "; ".join(
-        [f"{record.data} ({record.split}): {ball}; broken: {record.rule}{searched}", *method_notes(record)]
-    )
+    about = f"{record.samples} samples of {record.data} ({record.split}): {ball}; broken: {record.rule}{searched}"
+    return "; ".join([about, *method_notes(record)])
 
 
 def _has_pixels(record: Record) -> bool:

@@ -72,6 +72,23 @@ def test_accuracy_against_the_radius_is_over_the_trials(tmp_path: Path) -> None:
     assert list(axes.lines[0].get_xdata()) == [0.0, 0.1, 0.2]
 
 
+def test_curves_on_other_samples_are_not_averaged(tmp_path: Path) -> None:
+    first, second = two(tmp_path)
+    write_curve(first, accuracy=[0.9, 0.5, 0.25])
+    write_curve(second, accuracy=[0.9, 0.75, 0.5], samples=100)
+    found = {curve.attack: curve.accuracy.tolist() for curve in entry_curves(read(tmp_path))}
+    assert found == {"pgd-20 (n = 397)": [0.9, 0.5, 0.25], "pgd-20 (n = 100)": [0.9, 0.75, 0.5]}
+
+
+def test_confusions_of_other_numbers_of_samples_say_so(tmp_path: Path) -> None:
+    labels = {"a": [0, 1], "b": [0, 1, 1]}
+    for name, label in labels.items():
+        write_verdicts(write_evaluation(write_run(tmp_path / name, method=name)), {"pgd-20": label}, label)
+    matrices = confusions(read(tmp_path), "pgd-20")
+    assert [axes.get_title() for axes in confusion_figure(matrices).axes] == ["a (n = 2)", "b (n = 3)"]
+    assert [axes.get_title() for axes in confusion_figure(matrices[:1]).axes] == ["a"]
+
+
 def test_curves_of_other_weights_or_rules_are_separate(tmp_path: Path) -> None:
     run = write_run(tmp_path / "m")
     low, mid, high = [0.9, 0.5, 0.125], [0.9, 0.5, 0.25], [0.9, 0.5, 0.375]

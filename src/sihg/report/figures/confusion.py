@@ -61,23 +61,24 @@ def confusion_figure(matrices: Sequence[Confusion]) -> Figure:
     down = -(-len(matrices) // across)
     width, height = EDGE + across * (side + GAP), 0.1 + down * (side + GAP)
     figure = Figure(figsize=(width, height))
+    several = len({int(matrix.counts.sum()) for matrix in matrices}) > 1
     for i, matrix in enumerate(matrices):
         row, column = divmod(i, across)
         left, bottom = EDGE + column * (side + GAP), height - 0.35 - row * (side + GAP) - side
         axes = figure.add_axes((left / width, bottom / height, side / width, side / height))
-        _draw(axes, matrix)
+        _draw(axes, matrix, f" (n = {matrix.counts.sum():,})" if several else "")
         if column == 0:
             axes.set_ylabel("label")
     return figure
 
 
-def _draw(axes: Axes, matrix: Confusion) -> None:
+def _draw(axes: Axes, matrix: Confusion, size: str) -> None:
     shares = matrix.counts / np.maximum(matrix.counts.sum(1, keepdims=True), 1)
     n = len(shares)
     right = np.eye(n, dtype=bool)
     for cells, colours, top in ((right, "Blues", 1), (~right, "Oranges", 0.5)):
         axes.imshow(np.where(cells, shares, np.nan), cmap=colours, vmin=0, vmax=top)
-    axes.set_title(fit_name(matrix.entry.name, 30), parse_math=False, fontsize=10)
+    axes.set_title(f"{fit_name(matrix.entry.name, 30)}{size}", parse_math=False, fontsize=10)
     axes.set_xlabel("prediction under attack")
     axes.set_xticks(range(n) if n <= MAX_NUMBERED else range(0, n, 10))
     axes.set_yticks(range(n) if n <= MAX_NUMBERED else range(0, n, 10))

@@ -12,7 +12,7 @@ from matplotlib.ticker import PercentFormatter
 
 from sihg.report.figures.bands import trial_band
 from sihg.report.figures.style import figure_style, fit_name, fit_text, save_figure, show_plain_text
-from sihg.report.read.evaluations import PROVEN, Floats, RadiusCurve
+from sihg.report.read.evaluations import PROVEN, Floats, RadiusCurve, SampleSet
 from sihg.report.read.palette import looks
 from sihg.report.read.runs import Entry
 from sihg.store.schema import CurveRecord
@@ -59,25 +59,25 @@ class EntryCurve:
 
 
 def entry_curves(entries: Sequence[Entry]) -> list[EntryCurve]:
-    """Average the curves of each entry on its own test samples over its trials.
+    """Average the curves of each entry on its own test samples over its trials, each average over the same samples.
 
-    Checkpoints are named if several were evaluated.
+    Checkpoints are named if several were evaluated, and numbers of samples if they differ.
     """
-    checkpoints = {
-        curve.checkpoint for entry in entries for run in entry.counted for curve in run.radii if curve.is_result
-    }
+    results = [curve for entry in entries for run in entry.counted for curve in run.radii if curve.is_result]
+    several, sizes = len({curve.checkpoint for curve in results}) > 1, {curve.samples for curve in results}
     found = []
     for entry in entries:
-        same: dict[tuple[str, str, tuple[float, ...]], list[RadiusCurve]] = {}
+        same: dict[tuple[str, str, tuple[float, ...], SampleSet], list[RadiusCurve]] = {}
         for run in entry.counted:
             largest: dict[tuple[str, str, tuple[float, ...]], RadiusCurve] = {}
             for curve in run.radii:
-                key = (_attack_name(curve, with_checkpoint=len(checkpoints) > 1), curve.norm, curve.eps)
+                key = (_attack_name(curve, with_checkpoint=several), curve.norm, curve.eps)
                 if curve.is_result and (key not in largest or largest[key].samples < curve.samples):
                     largest[key] = curve
-            for key, curve in largest.items():
-                same.setdefault(key, []).append(curve)
-        for (attack, norm, eps), trials in same.items():
+            for (_, norm, eps), curve in largest.items():
+                name = _attack_name(curve, with_checkpoint=several, with_samples=len(sizes) > 1)
+                same.setdefault((name, norm, eps, curve.sample_set), []).append(curve)
+        for (attack, norm, eps, _), trials in same.items():
             every = np.array([curve.accuracy for curve in trials])
             alone = np.array(trials[0].low), np.array(trials[0].high)
             band = trial_band(every) if len(trials) > 1 else alone
@@ -85,9 +85,10 @@ def entry_curves(entries: Sequence[Entry]) -> list[EntryCurve]:
     return found
 
 
-def _attack_name(curve: RadiusCurve, *, with_checkpoint: bool) -> str:
+def _attack_name(curve: RadiusCurve, *, with_checkpoint: bool, with_samples: bool = False) -> str:
     rule = {PROVEN: "at least", "last iterate": "last iterate"}.get(curve.rule, "")
-    details = ", ".join(part for part in (curve.checkpoint if with_checkpoint else "", rule) if part)
+    parts = (curve.checkpoint if with_checkpoint else "", rule, f"n = {curve.samples}" if with_samples else "")
+    details = ", ".join(part for part in parts if part)
     return f"{curve.attack} ({details})" if details else curve.attack
 
 

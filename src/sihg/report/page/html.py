@@ -114,13 +114,16 @@ def page_table(
     """Prepare a table for the page; None if it has no rows. `shown` has its texts (default: `for_reading`)."""
     if not table.rows:
         return None
+    if shown is None:
+        shown = for_reading(table)
+        table = table.part(*(column.key for column in shown.columns))
     kinds = [_kind(table, i) for i in range(len(table.columns))]
     headings = [
         PageCell(column.heading.replace("-", "\N{NON-BREAKING HYPHEN}"), "", kind)
         for column, kind in zip(table.columns, kinds, strict=True)
     ]
     rows = []
-    for row, texts, colour in zip(table.rows, (shown or for_reading(table)).rows, colours, strict=True):
+    for row, texts, colour in zip(table.rows, shown.rows, colours, strict=True):
         cells = [
             PageCell(_with_power(str(text)), _value(cell), kind)
             for cell, text, kind in zip(row, texts, kinds, strict=True)
@@ -169,7 +172,7 @@ def evaluation_notes(evaluations: Sequence[Evaluation]) -> list[str]:
     """Explain the rows of evaluations that are not attacks."""
     notes = []
     if any(evaluation.attack == ALL for evaluation in evaluations):
-        notes.append("all: the samples that no attack of one evaluation breaks.")
+        notes.append("all: the samples that no attack breaks.")
     if any(evaluation.rule == PROVEN for evaluation in evaluations):
         notes.append("proven: a lower bound; no attack within the ball breaks more. Attacks give upper bounds.")
     return notes

@@ -14,9 +14,10 @@ from sihg.report.page.html import (
 )
 from sihg.report.read.evaluations import Remark
 from sihg.report.read.published import describe_departures, find_published
+from sihg.report.read.results import find_results
 from sihg.report.read.runs import Entry, TrainingRun, compare_settings, setting_text
 from sihg.report.tables.table import Cell, Column, Table, count, radius_text
-from sihg.report.tables.training_tables import TEST, find_results, training_table
+from sihg.report.tables.training_tables import TEST, training_table
 from sihg.store.statistics import describe_spreads
 
 FACTS = {"data": "data {}", "model": "model {}", "eps": "ε = {}", "norm": "{} ball", "seed": "seed {}"}
@@ -169,12 +170,13 @@ def _result_notes(entries: Sequence[Entry]) -> list[str]:
         notes.append(f"{averaged.capitalize()} over the trials: runs that differ only in their seed.")
     if unfinished := sum(len(entry.trials) - len(entry.counted) for entry in entries):
         notes.append(f"{count(unfinished, 'unfinished trial is', 'unfinished trials are')} left out.")
-    runs = {run.name: run for entry in entries for run in entry.counted}
-    shown = [(runs[name], found) for tests in find_results([*runs.values()]).values() for name, found in tests.items()]
+    runs = {run.name: run for entry in entries for run in entry.trials}
+    results = find_results([*runs.values()])
+    shown = [(runs[name], found) for of_runs in results.columns.values() for name, found in of_runs.items()]
     sizes = {evaluation.samples for _, evaluation in shown}
     if len(sizes) == 1:
         notes.append(f"On {count(sizes.pop(), 'test sample', 'test samples')}, never trained on.")
-    notes += evaluation_notes([evaluation for _, evaluation in shown])
+    notes += [*results.notes, *evaluation_notes([evaluation for _, evaluation in shown])]
     return notes + _best_notes(list(dict.fromkeys(run for run, evaluation in shown if evaluation.checkpoint == "best")))
 
 

@@ -36,6 +36,23 @@ ALL = "all"  # the row of samples that no attack of a record breaks
 GALLERY_ARRAYS = ("label", "before", "after", "clean", "adversarial")
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+class SampleSet(NamedTuple):
+    """Which samples an evaluation is on: how many of a split, drawn with which seed."""
+
+    data: str
+    split: str
+    of: int
+    samples: int
+    seed: int  # 0 for all samples
+    contents: str  # their sum, only of samples in memory: these may all have one name
+
+    @property
+    def population(self) -> object:
+        """What the samples were drawn from, in which each has one index."""
+        return (self.data, self.split, self.of) if self.split else self
 
 
 @dataclass(frozen=True)
@@ -50,6 +67,7 @@ class Context:
     samples: int
     is_own: bool  # the data and the ball are those of the run's training
     older: str  # the evaluated checkpoint, if the run has a newer one of its kind
+    sample_set: SampleSet
 
     @property
     def is_result(self) -> bool:
@@ -216,13 +234,15 @@ def _curves(record: CurveRecord, settings: Mapping[str, Value], older: str) -> I
 
 def _context(
     record: EvaluationHeader, settings: Mapping[str, Value], older: str, samples: int, same: Sequence[str]
-) -> tuple[str, str, str, str, bool, int, bool, str]:
+) -> tuple[str, str, str, str, bool, int, bool, str, SampleSet]:
     """Return the fields of a Context; `same` names the settings that the run's own evaluations share with it."""
     bounds = NOT_SET if record.bounds is None else [*record.bounds]
     values = {"data": record.data, "norm": record.norm, "bounds": bounds, "eps": getattr(record, "eps", None)}
     is_own = all(values[name] == settings.get(name, values[name]) for name in same)
     about = (record.checkpoint, record.data, record.split, record.norm)
-    return *about, record.bounds is not None, samples, is_own, older
+    seed, contents = record.seed if samples < record.of else 0, "" if record.split else record.contents
+    sample_set = SampleSet(record.data, record.split, record.of, samples, seed, contents)
+    return *about, record.bounds is not None, samples, is_own, older, sample_set
 
 
 # ---- .npz files
@@ -230,21 +250,66 @@ def _context(
 
 def read_predictions(evaluation: Evaluation) -> tuple[Labels, Labels] | None:
     """Read the labels of the attacked samples and their predictions under attack; None without any."""
-    source, names = evaluation.source.with_suffix(".npz"), ("label", "attack", "prediction")
-    record = read_evaluation(evaluation.source)
-    if record.files.get(source.name, sha256_of_file(source)) != sha256_of_file(source):
-        raise InputError("predictions-mismatch", path=source, name=evaluation.source.name)
-    found = read_arrays(source, names, sealed=record.format >= SEALED_FORMAT)
-    if len(found) < len(names):
+    found = _read_beside(evaluation.source, read_evaluation(evaluation.source), ("label", "attack", "prediction"))
+    if found is None:
         return None
     attacks = [str(name) for name in found["attack"]]
     label, predictions = found["label"].astype(np.int64), found["prediction"].astype(np.int64)
     shape = (len(attacks), len(label))
     if evaluation.attack not in attacks or predictions.shape != shape or not len(label) or min(label) < 0:
-        raise InputError("predictions-mismatch", path=source, name=evaluation.source.name)
+        raise _mismatch(evaluation.source)
     prediction = predictions[attacks.index(evaluation.attack)]
     attacked = prediction >= 0
     return (label[attacked], prediction[attacked]) if attacked.any() else None
+
+
+@dataclass(frozen=True, eq=False)
+class Verdicts:
+    """Which samples each attack of a record broke."""
+
+    index: Labels  # of each sample in its split, growing
+    broken: Mapping[str, Flags]  # by attack; of a proof, what it does not prove
+
+    def broken_on(self, index: Labels, attack: str) -> Flags:
+        """Return which samples of an index an attack broke; False where it was not run."""
+        place = np.minimum(np.searchsorted(self.index, index), len(self.index) - 1)
+        broken: Flags = self.broken[attack][place] & (self.index[place] == index)
+        return broken
+
+
+def read_verdicts(source: Path) -> Verdicts | None:
+    """Read what the attacks of a record found per sample; None if it is not there.
+
+    Raises:
+        InputError: The file does not belong to the record, or is damaged.
+    """
+    if not source.with_suffix(".npz").is_file():
+        return None
+    record = read_evaluation(source)
+    found = _read_beside(source, record, ("index", "attack", "broken"))
+    if found is None or not isinstance(record, EvaluationRecord):
+        return None
+    index, broken = found["index"].astype(np.int64), found["broken"].astype(np.bool_)
+    attacks = [str(name) for name in found["attack"]]
+    missing = {row.attack for row in record.attacks} - {ALL, *attacks}
+    order = np.argsort(index)
+    sizes = (len(attacks), record.samples) == broken.shape and index.shape == (record.samples,)
+    if missing or not sizes or (np.diff(index[order]) == 0).any():
+        raise _mismatch(source)
+    return Verdicts(index[order], {attack: row[order] for attack, row in zip(attacks, broken, strict=True)})
+
+
+def _read_beside(source: Path, record: AnyRecord, names: Sequence[str]) -> dict[str, NDArray[np.generic]] | None:
+    """Read arrays of the .npz beside a record, which keeps its sum; None if one of them is missing."""
+    path = source.with_suffix(".npz")
+    if record.files.get(path.name, sha256_of_file(path)) != sha256_of_file(path):
+        raise _mismatch(source)
+    found = read_arrays(path, names, sealed=record.format >= SEALED_FORMAT)
+    return found if len(found) == len(names) else None
+
+
+def _mismatch(source: Path) -> InputError:
+    return InputError("predictions-mismatch", path=source.with_suffix(".npz"), name=source.name)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import msgspec
 
 from sihg.report.read.evaluations import PROVEN
+from sihg.report.read.results import find_results
 from sihg.report.read.runs import TrainingRun, compare_settings, group_trials
 from sihg.report.tables.table import Cell, Column, Table, as_markdown, for_reading, split_spreads
-from sihg.report.tables.training_tables import TEST, difference_table, entry_table, find_results
+from sihg.report.tables.training_tables import TEST, difference_table, entry_table
 from sihg.store.schema import MetricsRow
 from sihg.store.statistics import describe_spreads
 
@@ -110,7 +111,7 @@ def compare_runs(runs: Sequence[TrainingRun]) -> Comparison:
     results = find_results(runs)
     rows = []
     for run in runs:
-        tests = {attack: of_run[run.name] for attack, of_run in results.items() if run.name in of_run}
+        tests = results.of_run(run.name)
         rows.append(
             RunRow(
                 run=run.name,
@@ -131,10 +132,11 @@ def compare_runs(runs: Sequence[TrainingRun]) -> Comparison:
     notes = ["no setting differs"] if len(runs) > 1 and not differing else []
     said = [(run.name, text) for run in runs for text in (*run.warnings, *(remark.text for remark in run.remarks))]
     notes += [f"{name}: {text}" for name, text in said if "edited on purpose" in text]
-    if any(test.rule == PROVEN for of_run in results.values() for test in of_run.values()):
+    notes += results.notes
+    if any(test.rule == PROVEN for of_runs in results.columns.values() for test in of_runs.values()):
         notes.append(f"{PROVEN}: a lower bound; attacks give upper bounds")
     shown = means if several else Table(means.columns, [])
-    return Comparison(tuple(rows), tuple(results), shown, difference_table(means, owners), tuple(notes))
+    return Comparison(tuple(rows), tuple(results.columns), shown, difference_table(means, owners), tuple(notes))
 
 
 def _watched(row: MetricsRow | None) -> Watched:

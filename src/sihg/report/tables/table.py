@@ -40,6 +40,7 @@ class Column(NamedTuple):
     key: str
     heading: str
     is_text: bool = False
+    size_of: str = ""  # the key of a column whose samples it counts; for reading, it is in the cells of that one
 
 
 @dataclass(frozen=True)
@@ -118,9 +119,18 @@ def count(number: int, one: str, many: str) -> str:
 
 
 def for_reading(table: Table) -> Table:
-    """Write shares as percent, radii as 8/255, and costs with few digits."""
-    rows = [[_reading(cell, column) for cell, column in zip(row, table.columns, strict=True)] for row in table.rows]
-    return Table(table.columns, rows)
+    """Write shares as percent, radii as 8/255, costs with few digits; put numbers of samples behind their figures."""
+    sizes = {column.size_of: i for i, column in enumerate(table.columns) if column.size_of}
+    shown = [i for i, column in enumerate(table.columns) if not column.size_of]
+    rows: list[list[Cell]] = []
+    for row in table.rows:
+        texts = []
+        for i in shown:
+            text, size = _reading(row[i], table.columns[i]), sizes.get(table.columns[i].key)
+            is_counted = size is not None and row[i] is not None and row[size] is not None
+            texts.append(f"{text} (n = {cell_text(row[size])})" if size is not None and is_counted else text)
+        rows.append([*texts])
+    return Table([table.columns[i] for i in shown], rows)
 
 
 def radius_text(eps: float) -> str:

@@ -4,23 +4,23 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 from sihg.parse import Value
-from sihg.report.read.evaluations import ALL, PROVEN, Evaluation
+from sihg.report.read.evaluations import ALL, Evaluation
 from sihg.report.read.published import Published, find_published
+from sihg.report.read.results import find_results
 from sihg.report.read.runs import Entry, TrainingRun
 from sihg.report.tables.table import PERCENT, Cell, Column, Table, cell_text, radius_text
 from sihg.store.statistics import Spread, spread, welch
 
-TEST = "test "  # keys of accuracies on test samples begin with it
+TEST, SAMPLES = "test ", "samples "  # begin the keys of accuracies on test samples, and of the numbers of samples
 ABOUT = ("run", "method", "data", "model", "eps")
 ALWAYS = (*ABOUT, "epochs", "training_accuracy", "passes", "seconds")  # columns that stay when they are empty
-ATTACK_ORDER = ("natural", "pgd-20", "pgd-50-10", "standard")  # then other attacks, ALL, and proofs
 PAPER_BEST = {"natural": "best_natural", "pgd-20": "best_robust"}  # columns of the paper's best, chosen by PGD-20
 MAX_ALL_PAIRS = 6  # entries of which all pairs are compared
 
 
 def training_table(runs: Sequence[TrainingRun]) -> Table:
     """Make a row per run; columns that no run can fill are left out."""
-    tested = find_results(runs)
+    tested = find_results(runs).columns
     columns = [
         Column("run", "run", is_text=True),
         Column("method", "method", is_text=True),
@@ -54,7 +54,7 @@ def training_table(runs: Sequence[TrainingRun]) -> Table:
     filled = [c.key for i, c in enumerate(columns) if c.key in ALWAYS or any(row[i] is not None for row in rows)]
     has_tests = [run.name for run in runs if any(run.name in tests for tests in tested.values())]
     one_size = all(_samples(name, tested) is not None for name in has_tests)
-    hidden = {f"samples {name}" for name in tested} if one_size else {"samples"}
+    hidden = {f"{SAMPLES}{name}" for name in tested} if one_size else {"samples"}
     hidden |= {"epochs_asked"} if all(run.planned_epochs == run.epochs for run in runs) else set()
     return Table(columns, rows).part(*(key for key in filled if key not in hidden))
 
@@ -73,6 +73,8 @@ def entry_table(entries: Sequence[Entry]) -> tuple[Table, list[Entry | None]]:
     for entry in entries:
         trials = [row_of[run.name] for run in entry.counted]
         cells = [_over_trials(key, [row[i] for row in trials]) for i, key in enumerate(keys)]
+        if not _same_tests(keys, trials):  # means over different attacks, or over different trials
+            cells = [None if _is_all(key) else cell for key, cell in zip(keys, cells, strict=True)]
         rows.append([entry.name, *cells[1 : len(ABOUT)], len(trials), *cells[len(ABOUT) :]])
         owners.append(entry)
         paper = find_published(entry.settings)
@@ -101,7 +103,7 @@ def difference_table(headline: Table, owners: Sequence[Entry | None]) -> Table:
     ]
     rows: list[list[Cell]] = []
     for i, column in enumerate(headline.columns):
-        if column.key.startswith(TEST) and column.key != f"{TEST}{ALL}":  # ALL is close to the strongest attack
+        if column.key.startswith(TEST) and not _is_all(column.key):  # ALL is close to the strongest attack
             known = [
                 (owner, cell)
                 for owner, cell in zip(owners, (row[i] for row in headline.rows), strict=True)
@@ -134,35 +136,24 @@ def evaluation_table(runs: Sequence[tuple[str, Sequence[Evaluation]]], heading: 
     return Table(columns, rows)
 
 
-def find_results(runs: Sequence[TrainingRun]) -> dict[str, dict[str, Evaluation]]:
-    """Select evaluations by attack, then run: newest weights, the run's own test samples and its own ball.
-
-    Checkpoints are named if several were tested. Of several evaluations of a kind, the one on most samples counts; of
-    these, the one that broke most.
-    """
-    kept: dict[tuple[str, str, str], dict[str, Evaluation]] = {}
-    for run in runs:
-        for evaluation in run.evaluations:
-            if evaluation.is_result:
-                is_named = evaluation.rule in ("last iterate", PROVEN) and evaluation.attack != "natural"
-                kind = (evaluation.attack, evaluation.checkpoint, evaluation.rule if is_named else "")
-                of_kind = kept.setdefault(kind, {})
-                if run.name not in of_kind or _weight(evaluation) > _weight(of_kind[run.name]):
-                    of_kind[run.name] = evaluation
-    several = len({checkpoint for _, checkpoint, _ in kept}) > 1
-    named = {}
-    for (attack, checkpoint, rule), of_kind in sorted(kept.items(), key=lambda pair: _rank(*pair[0])):
-        details = ", ".join(part for part in (checkpoint if several else "", rule) if part)
-        named[f"{attack} ({details})" if details else attack] = of_kind
-    return named
-
-
 def _over_trials(key: str, cells: Sequence[Cell]) -> Cell:
     """Average a measured number over trials; list the different values of anything else."""
     if key not in (*ABOUT, "epochs", "epochs_asked") and not key.startswith("samples"):
         return spread([cell if isinstance(cell, int | float) else None for cell in cells])
     different = list(dict.fromkeys(cells))
     return different[0] if len(different) == 1 else " / ".join(cell_text(cell) for cell in different)
+
+
+def _same_tests(keys: Sequence[str], trials: Sequence[Sequence[Cell]]) -> bool:
+    """Whether all trials have the same attacks."""
+    places = [i for i, key in enumerate(keys) if key.startswith(TEST) and not _is_all(key)]
+    return len({tuple(row[i] is None for i in places) for row in trials}) == 1
+
+
+def _is_all(key: str) -> bool:
+    """Whether a column is about all attacks together."""
+    name = key.removeprefix(TEST).removeprefix(SAMPLES)
+    return key != name and name.partition(" (")[0] == ALL
 
 
 def _paper_cells(paper: Published, keys: Sequence[str]) -> list[Cell]:
@@ -192,7 +183,8 @@ def _threat(entry: Entry) -> list[Value | None]:
 
 
 def _test_columns(name: str) -> list[Column]:
-    return [Column(f"{TEST}{name}", f"{name}{PERCENT}"), Column(f"samples {name}", f"samples of {name}")]
+    accuracy = Column(f"{TEST}{name}", f"{name}{PERCENT}")
+    return [accuracy, Column(f"{SAMPLES}{name}", f"samples of {name}", size_of=accuracy.key)]
 
 
 def _test_cells(evaluation: Evaluation | None) -> list[Cell]:
@@ -217,13 +209,3 @@ def _evaluation_cells(evaluation: Evaluation) -> list[Cell]:
         *(evaluation.samples, evaluation.passes, evaluation.seconds),
         "; ".join(filter(None, [evaluation.rule if is_attack else "", evaluation.how])) or None,
     ]
-
-
-def _weight(evaluation: Evaluation) -> tuple[int, float]:
-    return evaluation.samples, -evaluation.accuracy
-
-
-def _rank(attack: str, checkpoint: str, rule: str) -> tuple[bool, str, int]:
-    """Sort the last checkpoint first; within one, the attacks as in the paper and proofs at the end."""
-    others = len(ATTACK_ORDER) + (attack == ALL) + 2 * (rule == PROVEN)
-    return checkpoint != "last", checkpoint, ATTACK_ORDER.index(attack) if attack in ATTACK_ORDER else others
