@@ -52,17 +52,16 @@ def test_attacks_on_fewer_samples_are_compared_on_these(tmp_path: Path) -> None:
     assert shares(results) == expected | {"all": (held(*on_part.values()), 100)}
     one = results.of_run("a")["pgd-20"]
     assert (one.low, one.high) == wilson(round(100 * one.accuracy), 100)
-    assert any(
-        "On the 100 test samples that all evaluations shown share" in note and "2 of a" in note
-        for note in results.notes
-    )
+    (note,) = results.notes
+    assert note.startswith("The evaluations shown share 100 test samples, and all figures are on these.")
+    assert "The fewest, 100, are in 2 of a." in note
     report_training(run)
     page = read_page(run)
     assert "On 100 test samples, never trained on." in page
-    assert "On the 100 test samples that all evaluations shown share" in page
+    assert "The evaluations shown share 100 test samples" in page
     assert read_csv(run)[0]["samples"] == "100"
     assert [row["samples"] for row in read_csv(run, "evaluations")] == ["397"] * 3 + ["100"]  # each on all of its own
-    assert "On the 100 test samples" in str(compare(run))
+    assert "The evaluations shown share 100 test samples" in str(compare(run))
 
 
 def test_records_on_the_same_samples_are_joined(tmp_path: Path) -> None:
@@ -90,6 +89,18 @@ def test_without_what_was_found_per_sample_each_figure_says_its_samples(tmp_path
         assert read_csv(run)[0][f"samples {name}"] == str(n)
     assert "test all" not in read_csv(run)[0]
     assert "(n = 100)" in str(compare(run))
+
+
+def test_means_over_other_samples_say_so(tmp_path: Path) -> None:
+    for seed, index in enumerate((EVERY, PART)):
+        run = write_run(tmp_path / f"m-s{seed}", seed=seed)
+        write_found(run, "1", {"natural": broken(0.1, index), "pgd-20": broken(0.5, index)}, index, kept=False)
+        if seed == 0:
+            write_found(run, "2", {"fgsm": broken(0.3, PART)}, PART, kept=False)
+    report_training(tmp_path)
+    for text in ((tmp_path / "report" / "table.md").read_text(encoding="utf-8"), str(compare(tmp_path))):
+        assert "(n = 397 / 100) |" in text
+        assert "(1 of 2) (n = 100) |" in text.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_disjoint_samples_have_no_figure_together(tmp_path: Path) -> None:

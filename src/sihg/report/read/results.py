@@ -15,7 +15,7 @@ from sihg.store.statistics import wilson
 
 ATTACK_ORDER = ("natural", "pgd-20", "pgd-50-10", STRONGEST)  # then other attacks, ALL, and proofs
 MIN_SHARED = 50  # samples: fewer say too little to stand for more
-MAX_NAMED = 3  # evaluations in a note
+MAX_NAMED = 3  # in a note
 NOT_SHARED = (
     "The evaluations of {} are on different samples, and it is not known which, or they share too few: figures with "
     "another n cannot be compared, and have no accuracy under all."
@@ -59,7 +59,7 @@ def find_results(runs: Sequence[TrainingRun]) -> Results:
     """
     rows = [_Row(run) for run in runs]
     small = [text for row in rows for text in row.left_out]
-    notes = [f"Only in a report's table of evaluations, since on few samples: {', '.join(small)}."] if small else []
+    notes = [f"On few samples, so only in the list of evaluations of `sihg report`: {_first(small)}."] if small else []
     groups: dict[object, list[_Row]] = {}
     for row in rows:
         groups.setdefault(row.population, []).append(row)
@@ -67,7 +67,7 @@ def find_results(runs: Sequence[TrainingRun]) -> Results:
     for group in groups.values():
         shared = _share(group)
         if shared is None or shared.note:
-            notes.append(NOT_SHARED.format(", ".join(row.run.name for row in group)) if shared is None else shared.note)
+            notes.append(NOT_SHARED.format(_first([row.run.name for row in group])) if shared is None else shared.note)
         for row in group:
             own = shared or _share([row]) or _Shared()
             for kind, evaluation in row.results(own.index).items():
@@ -184,11 +184,10 @@ def _share(rows: Sequence[_Row]) -> _Shared | None:
     if index is None or len(index) < min(MIN_SHARED, fewest):
         return None
     small = [*dict.fromkeys(f"{e.source.stem} of {row.run.name}" for row, e in shown if e.samples == fewest)]
-    more = f" and {len(small) - MAX_NAMED} more" if len(small) > MAX_NAMED else ""
     return _Shared(
         index,
-        f"On the {len(index):,} test samples that all evaluations shown share; the fewest, {fewest:,}, are in "
-        f"{', '.join(small[:MAX_NAMED])}{more}. A report's table of evaluations has each on all of its samples.",
+        f"The evaluations shown share {len(index):,} test samples, and all figures are on these. The fewest, "
+        f"{fewest:,}, are in {_first(small)}. `sihg report` lists each on all of its samples.",
     )
 
 
@@ -196,6 +195,11 @@ def _shared_index(read: Sequence[Verdicts | None]) -> Labels | None:
     """Return the places of the samples that all have; None if they are not all known."""
     known = [verdicts.index for verdicts in read if verdicts is not None]
     return reduce(np.intersect1d, known) if len(known) == len(read) else None
+
+
+def _first(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return f"{', '.join(names[:MAX_NAMED])}{more}"
 
 
 def _kind(evaluation: Evaluation) -> Kind:

@@ -9,7 +9,7 @@ from sihg.report.read.evaluations import PROVEN
 from sihg.report.read.results import find_results
 from sihg.report.read.runs import TrainingRun, compare_settings, group_trials
 from sihg.report.tables.table import Cell, Column, Table, as_markdown, for_reading, split_spreads
-from sihg.report.tables.training_tables import TEST, difference_table, entry_table
+from sihg.report.tables.training_tables import SAMPLES, TEST, difference_table, entry_table
 from sihg.store.schema import MetricsRow
 from sihg.store.statistics import describe_spreads
 
@@ -73,7 +73,7 @@ class Comparison:
         if self.runs[0].settings:
             tables["settings that differ"] = _settings_table(self.runs)
         if self.means.rows:
-            keys = [column.key for column in self.means.columns if column.key.startswith(TEST)]
+            keys = [column.key for column in self.means.columns if column.key.startswith((TEST, SAMPLES))]
             means = for_reading(self.means.part("entry", "trials", *keys, "passes", "seconds"))
             headings = {"trials": "n", "passes": "passes", "seconds": "seconds"}
             columns = [column._replace(heading=headings.get(column.key, column.heading)) for column in means.columns]

@@ -140,7 +140,8 @@ def _over_trials(key: str, cells: Sequence[Cell]) -> Cell:
     """Average a measured number over trials; list the different values of anything else."""
     if key not in (*ABOUT, "epochs", "epochs_asked") and not key.startswith("samples"):
         return spread([cell if isinstance(cell, int | float) else None for cell in cells])
-    different = list(dict.fromkeys(cells))
+    known = [cell for cell in cells if cell is not None] if key.startswith(SAMPLES) else cells
+    different = list(dict.fromkeys(known)) or [None]
     return different[0] if len(different) == 1 else " / ".join(cell_text(cell) for cell in different)
 
 
