@@ -112,7 +112,7 @@ def _empty(norm: str, eps: Sequence[float]) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(7.0, 3.6), layout="constrained")
     axes = figure.add_subplot()
     axes.grid(visible=True)
-    axes.set_xlabel(f"radius of the attack, {'L∞' if norm == 'linf' else norm.upper()}")
+    axes.set_xlabel(f"radius of the attack, {'L∞' if norm == 'linf' else norm.upper()}", parse_math=False)
     axes.set_ylabel("accuracy")
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axes.set_ylim(0, 1.02)

@@ -73,7 +73,7 @@ def entry_table(entries: Sequence[Entry]) -> tuple[Table, list[Entry | None]]:
     for entry in entries:
         trials = [row_of[run.name] for run in entry.counted]
         cells = [_over_trials(key, [row[i] for row in trials]) for i, key in enumerate(keys)]
-        if not _same_tests(keys, trials):  # means over different attacks, or over different trials
+        if not _same_tests(keys, trials):  # the mean of all would be over other trials, or other attacks
             cells = [None if _is_all(key) else cell for key, cell in zip(keys, cells, strict=True)]
         rows.append([entry.name, *cells[1 : len(ABOUT)], len(trials), *cells[len(ABOUT) :]])
         owners.append(entry)
@@ -146,8 +146,8 @@ def _over_trials(key: str, cells: Sequence[Cell]) -> Cell:
 
 
 def _same_tests(keys: Sequence[str], trials: Sequence[Sequence[Cell]]) -> bool:
-    """Whether all trials have the same attacks."""
-    places = [i for i, key in enumerate(keys) if key.startswith(TEST) and not _is_all(key)]
+    """Whether all trials have figures in the same columns, so that their means are over the same trials."""
+    places = [i for i, key in enumerate(keys) if key.startswith(TEST)]
     return len({tuple(row[i] is None for i in places) for row in trials}) == 1
 
 
