@@ -354,7 +354,7 @@ def minima_table(records: list[tuple[str, MinimumRecord]]) -> str:
             cells = [f"> {record.max_eps:.4g}" if size is None else f"{size:.4g}" for size in sizes]
             title = f"{model}: {row.attack}" if len(records) > 1 else row.attack
             rows.append([title, str(row.found), *cells, *(f"{100 * curve.accuracy[i]:.2f}" for i in shown)])
-    about = f"{first.samples} samples of {_describe(first)}" if len(kinds) == 1 else "samples"
+    about = _describe(first) if len(kinds) == 1 else "samples"
     return format_table(f"smallest eps: {about}", headings, rows)
 
 
