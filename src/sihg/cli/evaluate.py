@@ -137,8 +137,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
     theirs.add_argument(
         "--normalise",
         metavar="N",
-        help="what it does to values in [0, 1] first: imagenet, cifar10, cifar100, svhn, mnist, fashion-mnist, clip, "
-        "half (to [-1, 1]), 255 (to [0, 255]), none, or MEAN/STD such as 0.5,0.5,0.5/0.2,0.2,0.2 (default: as found)",
+        help="what it does to values in [0, 1] first: imagenet, cifar10, cifar10-per-image, cifar100, svhn, mnist, "
+        "fashion-mnist, clip, half (to [-1, 1]), 255 (to [0, 255]), none, or MEAN/STD such as "
+        "0.5,0.5,0.5/0.2,0.2,0.2 (default: as found)",
     )
     theirs.add_argument("--weights-key", metavar="K", help="which weights of a file with several (default: averaged)")
     theirs.add_argument("--download", action="store_true", help="download weights that are not on this machine")

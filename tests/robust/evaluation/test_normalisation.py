@@ -1,5 +1,7 @@
 """A model that gets its input in another scale than it was trained with is told which one would fit."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -42,6 +44,12 @@ def test_a_wrong_normalisation_in_front_is_replaced() -> None:
     assert "with the normalisation none it would be 100.0%" in check(model).message
     model = put_in_front(Normalisation.parse("half"), net("255"), SHAPE)
     assert "with the normalisation 255 it would be 100.0%" in check(model).message
+
+
+def test_of_those_that_fit_alike_that_of_the_data_comes_first() -> None:
+    for name in ("imagenet", "svhn"):
+        found = check_normalisation(net("imagenet"), replace(as_samples(samples()), name=name), 0)
+        assert f"with the normalisation {name} it would be 100.0% (" in found.message
 
 
 def test_a_curve_has_the_check() -> None:

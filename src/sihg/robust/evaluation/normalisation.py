@@ -16,7 +16,7 @@ MAX_TRIED = 256  # samples, if most of these are wrong
 MIN_TRIED = 50
 NEAR_CHANCE = 0.5  # of the way from always the same class to no error
 MIN_GAIN = 0.2  # of accuracy: by how much another normalisation must be better
-ALIKE = 0.02  # of accuracy: normalisations that differ by less are named together
+ALIKE = 0.03  # of accuracy: of normalisations that differ by less, that of the data comes first
 
 
 def check_normalisation(model: nn.Module, samples: Samples, seed: int) -> Check:
@@ -39,15 +39,17 @@ def check_normalisation(model: nn.Module, samples: Samples, seed: int) -> Check:
         for name, normalisation in known_normalisations(shape[0])
         if bare is not None or not normalisation.changes_nothing  # else it is the model itself
     }
-    best, *others = sorted(tried, key=lambda name: tried[name], reverse=True)
-    highest, _ = tried[best]
+    highest, _ = max(tried.values())
     if highest < accuracy + MIN_GAIN:
         return Check(NAME, "fine")
-    alike = ", ".join(f"{name} {tried[name][0]:.1%}" for name in others if tried[name][0] > highest - ALIKE)
+    alike = [name for name in tried if tried[name][0] > highest - ALIKE]
+    own = [name for name in alike if f"{name}-".startswith(f"{samples.name}-")]
+    best, *others = sorted(alike, key=lambda name: (name in own, tried[name]), reverse=True)
+    also = ", ".join(f"{name} {tried[name][0]:.1%}" for name in others)
     message = (
-        f"the accuracy without attack is {accuracy:.1%}, with the normalisation {best} it would be {highest:.1%}"
-        f"{f' ({alike})' if alike else ''}, on {count} samples: give --normalise {best}, or put that Normalise in "
-        "front of the model"
+        f"the accuracy without attack is {accuracy:.1%}, with the normalisation {best} it would be "
+        f"{tried[best][0]:.1%}{f' ({also})' if also else ''}, on {count} samples: give --normalise {best}, or put "
+        "that Normalise in front of the model"
     )
     return Check(NAME, "warning", message)
 
