@@ -128,6 +128,9 @@ def test_requests_that_are_refused(run: Path, tmp_path: Path) -> None:
         sihg.evaluate_run(tmp_path / "none")
     with refused("curve-and-eps", curve="0:0.1:2", eps="0.1"):
         sihg.evaluate_run(run, sihg.EvaluationRequest(curve="0:0.1:2", changes={"eps": "0.1"}))
+    assert sihg.EvaluationRequest(changes={"norm": "Linf"}) == sihg.EvaluationRequest(changes={"norm": "linf"})
+    with refused("unknown-norm", name="l7"):
+        sihg.EvaluationRequest(changes={"norm": "l7"})
     with refused("norm-without-eps", norm="l2", trained="linf"):
         sihg.evaluate_run(run, sihg.EvaluationRequest(changes={"norm": "L2"}))
     weights = tmp_path / "w.pt"

@@ -22,9 +22,9 @@ from tests.robust.planted import EPS, digits, healthy
 SAMPLES, CHUNK = 150, 64
 NAMES = [  # a short attack of each kind
     *("-".join([kind, *("4", "2")[: len(counts)]]) for kind, (_, _, _, counts) in registry._KINDS.items()),
-    "transfer:other",
+    *("apgd-t-7", "transfer:other"),
 ]
-NORMS = {"certified": ("linf",), "cw": ("l2",)}  # of attacks that have not all
+NORMS = {"certified": ("linf",), "cw": ("l2",), "deepfool": ("linf", "l2")}  # of attacks that have not all
 ENDS_EARLY = ("deepfool",)  # also at points outside the ball
 
 
@@ -142,7 +142,7 @@ def other_model(_run: str) -> nn.Module:
 
 
 @pytest.mark.parametrize("eps", [EPS, 1e-4])  # in the smallest ball hardly anything breaks, and all passes are made
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 @pytest.mark.parametrize("name", NAMES)
 def test_no_attack_takes_more_passes_than_it_announces(name: str, norm: str, eps: float) -> None:
     kind = name.partition("-")[0]

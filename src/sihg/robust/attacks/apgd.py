@@ -71,9 +71,10 @@ class APGD(Attack):
         )
 
     def max_passes(self, classes: int) -> float:
-        """Return a pass per step and a forward pass at the end of each run, and one at the sample."""
-        runs = self.restarts * (1 if self.loss == "ce" else min(self.targets, classes - 1))
-        return 1 / 3 + runs * (self.steps + 1 / 3)
+        """Return a pass per step and a forward pass at the end of each search of a ball, and one at the sample."""
+        runs = self.restarts * (min(self.targets, classes - 1) if self.loss == "dlr-t" else 1)
+        balls = len(sparse_stages(self.steps)) if self.norm == "l1" else 1
+        return 1 / 3 + runs * (self.steps + balls / 3)
 
     def search(self, search: Search, seed: int) -> None:
         """Run for each target, each on the rows that are not broken yet."""

@@ -96,6 +96,8 @@ class EvaluationRequest:
         object.__setattr__(self, "attacks", DEFAULT_ATTACKS if is_default else tuple(attack_names(self.attacks)))
         if self.precision not in PRECISIONS:
             raise UnknownNameError("precision", self.precision, list(PRECISIONS))
+        if "norm" in self.changes:  # one spelling, in the name of the record too
+            object.__setattr__(self, "changes", {**self.changes, "norm": parse_norm(self.changes["norm"])})
         Draws(self.eot, 1 if self.votes is None else self.votes)  # checks both
         if self.curve is not None:
             parse_curve(self.curve)
@@ -357,6 +359,6 @@ def _read_run(path: Path, request: EvaluationRequest, changes: Mapping[str, str]
     weights = read_run_weights(path, request.checkpoint or "last", trust=request.trust, given=changes.keys())
     norm, trained = changes.get("norm"), weights.settings.norm
     searched = (eps, curve, request.minimum)
-    if norm is not None and parse_norm(norm) != trained and all(radius is None for radius in searched):
-        raise InputError("norm-without-eps", norm=parse_norm(norm), path=path, trained=trained)
+    if norm is not None and norm != trained and all(radius is None for radius in searched):
+        raise InputError("norm-without-eps", norm=norm, path=path, trained=trained)
     return replace(weights, settings=weights.settings.with_values(changes))
