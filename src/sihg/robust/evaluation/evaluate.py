@@ -156,7 +156,8 @@ def evaluate(
     """Measure the accuracy of a model under attacks, and check whether the result can be trusted.
 
     Args:
-        model: A module that maps (n, ...) to logits (n, classes). It stays on its device and keeps its modes.
+        model: A module that maps (n, ...) to logits (n, classes), alone or in a tuple, a dict or an object with
+            `.logits`. It stays on its device and keeps its modes.
         data: A pair (x, y) of tensors or arrays, a torch Dataset or DataLoader, or Samples; uint8 values stand for
             value / 255. Between float32 and float64, x is converted to what the model has.
         eps: The radius of the ball, such as 0.1 or "8/255".

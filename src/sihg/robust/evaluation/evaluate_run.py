@@ -206,10 +206,10 @@ def evaluate_run(
     progress: Progress | None = None,
     processes: Processes = ALONE,
 ) -> Result:
-    """Evaluate a run, one of its checkpoints or a weights file, and write its record, as `sihg evaluate` does.
+    """Evaluate a run, one of its checkpoints or a model from elsewhere, and write its record, as `sihg evaluate` does.
 
     Args:
-        path: The folder of a run or of a checkpoint, or a file of weights.
+        path: The folder of a run or of a checkpoint, a file of weights, or timm:NAME, hf:FOLDER, robustbench:NAME.
         request: Which attacks on which samples (default: natural and pgd-20 on all test samples).
         data_dir: The folder of the data files.
         out: Where the record goes (default: RUN/evaluation; of a file, nowhere).
@@ -222,7 +222,7 @@ def evaluate_run(
     Example:
         >>> evaluate_run("runs/none")
         Traceback (most recent call last):
-        sihg.errors.InputError: runs/none does not exist: give the folder of a run, or a file of weights
+        sihg.errors.InputError: runs/none does not exist: give the folder of a run, a file of weights, or ...
     """
     (target,) = find_targets([Path(path)], request or EvaluationRequest(), out=out)
     prepared = prepare(target, data_dir=data_dir, processes=processes)
