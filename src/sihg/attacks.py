@@ -46,6 +46,7 @@ class ModelAttack:
         model: The model, x -> logits.
         attack: The attack, such as `sihg.PGD(eps=0.1)`.
         seed: Decides all draws; None draws a seed from torch's generator at each call.
+        eot: For random models: gradients and losses are means over so many draws.
     Raises:
         InputError: If the model is not a torch.nn.Module.
     Example:
@@ -57,6 +58,7 @@ class ModelAttack:
     model: nn.Module
     attack: Attack
     seed: int | None = 0
+    eot: int = 1
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, nn.Module):
@@ -68,7 +70,7 @@ class ModelAttack:
             raise InputError("model-given", name=type(self.attack).__name__, type=type(images).__name__)
         device = device_of(self.model)
         seed = int(torch.randint(2**31, ())) if self.seed is None else self.seed
-        found = self.attack(self.model, as_input(self.model, images).to(device), labels.to(device), seed)
+        found = self.attack(self.model, as_input(self.model, images).to(device), labels.to(device), seed, eot=self.eot)
         return found.to(images)
 
 
@@ -200,6 +202,7 @@ def APGD(
     n_restarts: int = 1,
     seed: int = 0,
     loss: str = "ce",
+    eot_iter: int = 1,
 ) -> ModelAttack:
     """Run Auto-PGD (Croce and Hein, 2020).
 
@@ -210,7 +213,8 @@ def APGD(
         steps: The steps of a run.
         n_restarts: The runs, the first included.
         seed: Decides all draws.
-        loss: ce.
+        loss: ce or dlr.
+        eot_iter: For random models: gradients are means over so many draws.
     Returns:
         The attack: call it with images and labels.
     Example:
@@ -218,7 +222,7 @@ def APGD(
         torch.Size([1, 2])
     """
     attack = apgd.APGD(eps=eps, norm=norm, steps=steps, restarts=n_restarts, loss=loss)
-    return ModelAttack(model, attack, seed)
+    return ModelAttack(model, attack, seed, eot_iter)
 
 
 def APGDT(
@@ -228,6 +232,7 @@ def APGDT(
     steps: int = 10,
     n_restarts: int = 1,
     seed: int = 0,
+    eot_iter: int = 1,
     *,
     n_classes: int = 10,
 ) -> ModelAttack:
@@ -240,6 +245,7 @@ def APGDT(
         steps: The steps of a run.
         n_restarts: The runs, the first included.
         seed: Decides all draws.
+        eot_iter: For random models: gradients are means over so many draws.
         n_classes: The classes of the model: each wrong one is a target.
     Returns:
         The attack: call it with images and labels.
@@ -249,7 +255,7 @@ def APGDT(
     """
     targets = max(1, n_classes - 1)
     attack = apgd.APGD(eps=eps, norm=norm, steps=steps, restarts=n_restarts, loss="dlr-t", targets=targets)
-    return ModelAttack(model, attack, seed)
+    return ModelAttack(model, attack, seed, eot_iter)
 
 
 def FAB(

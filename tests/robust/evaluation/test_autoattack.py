@@ -33,10 +33,10 @@ def short(model: Any = None, **settings: Any) -> sihg.AutoAttack:
     return adversary
 
 
-@pytest.mark.parametrize("norm", ["Linf", "L2"])
+@pytest.mark.parametrize("norm", ["Linf", "L2", "L1"])
 def test_points_of_broken_samples_and_the_samples_that_hold(norm: str, batch: tuple[Tensor, Tensor]) -> None:
     x, y = batch
-    adversary = short(norm=norm, eps={"Linf": 0.1, "L2": 0.6}[norm])
+    adversary = short(norm=norm, eps={"Linf": 0.1, "L2": 0.6, "L1": 2.5}[norm])
     x_adv, y_adv = adversary.run_standard_evaluation(x, y, bs=25, return_labels=True)
     with torch.no_grad():
         assert torch.equal(healthy()(x_adv).argmax(1), y_adv)
@@ -46,7 +46,7 @@ def test_points_of_broken_samples_and_the_samples_that_hold(norm: str, batch: tu
     assert torch.equal(x_adv[~broken], x[~broken])
     assert torch.equal(x_adv[clean != y], x[clean != y])
     assert (x_adv.dtype, x_adv.shape, y_adv.dtype) == (x.dtype, x.shape, y.dtype)
-    order = {"Linf": float("inf"), "L2": 2.0}[norm]
+    order = {"Linf": float("inf"), "L2": 2.0, "L1": 1.0}[norm]
     assert (
         float(torch.linalg.vector_norm((x_adv - x).flatten(1), ord=order, dim=1).max()) <= adversary.epsilon * 1.00001
     )
@@ -222,6 +222,48 @@ def test_what_is_refused(batch: tuple[Tensor, Tensor], tmp_path: Path) -> None:
     with refused("cannot-write-file"):
         short(verbose=True, log_path=tmp_path).run_standard_evaluation(x, y)
     adversary = short()
-    adversary.apgd.eot_iter = 20
-    with refused("autoattack-eot", count=20):
+    adversary.apgd.eot_iter = 0
+    adversary.apgd_targeted.eot_iter = 0
+    adversary.attacks_to_run = ["apgd-ce"]
+    with refused("count-range", setting="eot", value=0):
         adversary.run_standard_evaluation(x, y)
+
+
+@pytest.mark.parametrize(
+    ("version", "norm", "names", "apgd", "targets", "fab"),
+    [
+        ("standard", "Linf", STANDARD, 1, 9, 1),
+        ("standard", "L1", STANDARD, 5, 5, 1),
+        ("plus", "L2", ("apgd-ce", "apgd-dlr", "fab", "square", "apgd-t", "fab-t"), 5, 9, 5),
+        ("rand", "L2", ("apgd-ce", "apgd-dlr"), 1, 9, 5),
+    ],
+)
+def test_versions(version: str, norm: str, names: tuple[str, ...], apgd: int, targets: int, fab: int) -> None:
+    adversary = sihg.AutoAttack(healthy(), norm=norm, version=version, verbose=False)
+    assert adversary.attacks_to_run == list(names)
+    assert (adversary.apgd.n_restarts, adversary.apgd_targeted.n_target_classes) == (apgd, targets)
+    assert (adversary.fab.n_restarts, adversary.square.n_queries) == (fab, 5000)
+    assert adversary.apgd.eot_iter == (20 if version == "rand" else 1)
+
+
+def test_all_attacks_of_plus(batch: tuple[Tensor, Tensor]) -> None:
+    adversary = short(version="plus")
+    adversary.fab.n_restarts = adversary.apgd.n_restarts = 1
+    found = adversary.run_standard_evaluation_individual(*batch, return_labels=True)
+    held = {name: int((y_adv == batch[1]).sum()) for name, (_, y_adv) in found.items()}
+    together = adversary.run_standard_evaluation(*batch, return_labels=True)[1]
+    assert int((together == batch[1]).sum()) <= min(held.values())
+    assert max(held.values()) < int((healthy()(batch[0]).argmax(1) == batch[1]).sum())
+
+
+def test_a_random_model(batch: tuple[Tensor, Tensor]) -> None:
+    """Averaged gradients break more; one draw per pass is told by a check."""
+    model = Planted(before=lambda x: x + 0.1 * torch.randn_like(x))
+    adversary = short(model, version="rand")
+    y_adv = adversary.run_standard_evaluation(*batch, return_labels=True)[1]
+    assert 0 < int((y_adv == batch[1]).sum()) < N
+    assert torch.equal(adversary.run_standard_evaluation(*batch, return_labels=True)[1], y_adv)  # the same draws
+    assert not [check for check in adversary.checks if check.name == "repeatable" and check.result == "warning"]
+    once = short(model)
+    once.run_standard_evaluation(*batch)
+    assert [check.result for check in once.checks if check.name == "repeatable"] == ["warning"]

@@ -9,12 +9,14 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor, nn
 
+from sihg.core.draw import seeded
 from sihg.errors import InputError, UnknownNameError
 from sihg.parse import Number, parse_number
 from sihg.robust.attacks.apgd import APGD
 from sihg.robust.attacks.base import Attack, Natural, check_counts
 from sihg.robust.attacks.chunk_size import limit_rows
 from sihg.robust.attacks.fab import FAB
+from sihg.robust.attacks.random_models import ADVISED_EOT, VOTES, Draws
 from sihg.robust.attacks.registry import STANDARD
 from sihg.robust.attacks.runner import (
     attack_parts,
@@ -35,15 +37,15 @@ from sihg.robust.gradients import compute_logits, device_of, evaluation_mode
 from sihg.robust.threat import Ball
 from sihg.store.schema import Check
 
-NORMS = {"Linf": "linf", "L2": "l2"}
-VERSIONS = ("standard", "custom")
-ATTACKS = [*STANDARD, "fab"]
+NORMS = {"Linf": "linf", "L2": "l2", "L1": "l1"}
+VERSIONS = ("standard", "plus", "rand", "custom")
+ATTACKS = ["apgd-ce", "apgd-dlr", "fab", "square", "apgd-t", "fab-t"]
 NAME = "autoattack"  # of the only plan
 
 
 @dataclass(slots=True)
 class APGDSettings:
-    """What can be set of apgd-ce."""
+    """What can be set of apgd-ce and apgd-dlr. In L1 larger balls are searched first, as with `use_largereps`."""
 
     n_restarts: int = 5
     n_iter: int = 100
@@ -82,16 +84,17 @@ class AutoAttack:
     """Evaluate as AutoAttack does: code written for its `AutoAttack` runs after a change of the import.
 
     Differences: the model is evaluated in evaluation mode; `seed=None` is seed 0, so that runs repeat; a state that is
-    resumed has all adversarial examples; and our checks are made, see `checks`.
+    resumed has all adversarial examples; version rand judges a point by ten draws of the model, not by one; and our
+    checks are made, see `checks`.
 
     Args:
         model: A module, or a function, that maps x (n, ...) in [0, 1] to logits (n, classes).
-        norm: Linf or L2.
+        norm: Linf, L2 or L1.
         eps: The radius of the ball, such as 8/255.
         seed: Decides all draws; None is 0.
         verbose: Whether to print the log.
         attacks_to_run: For version custom: names such as apgd-ce, each on the samples that those before did not break.
-        version: standard, or custom.
+        version: standard, plus, rand (for random models) or custom.
         is_tf_model: Must be False.
         device: Where the model is (default: ask the model).
         log_path: A file to which the log is added.
@@ -137,15 +140,22 @@ class AutoAttack:
             self.set_version(version)
 
     def set_version(self, version: str = "standard") -> None:
-        """Choose the attacks and their settings: standard."""
+        """Choose the attacks and their settings: standard, plus or rand; custom leaves them."""
         if version not in VERSIONS:
             raise UnknownNameError("version", version, list(VERSIONS))
         self._say(f"setting parameters for {version} version", kept=False)
-        if version == "standard":
-            self.attacks_to_run = list(STANDARD)
-            self.apgd.n_restarts = self.fab.n_restarts = self.apgd_targeted.n_restarts = 1
-            self.fab.n_target_classes = self.apgd_targeted.n_target_classes = 9
-            self.square.n_queries = 5000
+        if version == "rand":
+            self.attacks_to_run = ["apgd-ce", "apgd-dlr"]
+            self.apgd.n_restarts, self.apgd.eot_iter = 1, ADVISED_EOT
+        elif version != "custom":
+            is_plus, is_l1 = version == "plus", self.norm == "L1"
+            self.attacks_to_run = list(ATTACKS if is_plus else STANDARD)
+            self.apgd.n_restarts = 5 if is_plus or is_l1 else 1
+            self.fab.n_restarts = 5 if is_plus else 1
+            self.apgd_targeted.n_restarts, self.fab.n_target_classes, self.square.n_queries = 1, 9, 5000
+            self.apgd_targeted.n_target_classes = 5 if is_l1 and not is_plus else 9
+            if is_plus and is_l1:
+                self._say('"plus" version is used with L1 norm: please check', kept=False)
 
     @overload
     def run_standard_evaluation(
@@ -240,14 +250,15 @@ class AutoAttack:
         log = AutoAttackLog(say, bs)
         log.begin(self.version, task.plans[NAME], state.known(), state_path)
         model, samples, seed = task.model, task.samples, task.header.seed
-        with limit_rows(bs), state, evaluation_mode(model):
+        draws = Draws(task.header.eot, VOTES if self.version == "rand" else 1)
+        with limit_rows(bs), state, seeded(seed, "evaluation", device=device_of(model)), evaluation_mode(model):
             before = ModelState(model)
             check_model(model, samples)
             check_range(samples, task.ball)
             check_plans(model, samples, task.plans)
-            checks = list(inspect_model(model, samples, task.ball, seed))
+            checks = list(inspect_model(model, samples, task.ball, seed, draws=draws))
             outcomes = {}
-            for part in attack_parts(model, samples, task.plans, seed=seed, known=state.known()):
+            for part in attack_parts(model, samples, task.plans, seed=seed, draws=draws, known=state.known()):
                 outcomes[part.key] = part.outcome
                 state.keep(part)
                 log.follow(part)
@@ -269,17 +280,17 @@ class AutoAttack:
             raise InputError("autoattack-nothing", version=self.version)
         cascade = {"natural": Natural(), **{name: self._build(name, ball) for name in attacks}}
         seed = 0 if self.seed is None else self.seed
-        return make_task(
-            *(self._module(x), open_samples((x, y)), {NAME: cascade}, ball, (), None, seed, None), last_iterate=False
-        )
+        # AutoAttack averages in APGD alone; here all attacks that run with it do.
+        eots = {"apgd-ce": self.apgd.eot_iter, "apgd-dlr": self.apgd.eot_iter, "apgd-t": self.apgd_targeted.eot_iter}
+        eot = max(eots.get(name, 1) for name in attacks)
+        arguments = (self._module(x), open_samples((x, y)), {NAME: cascade}, ball, (), None, seed, None)
+        return make_task(*arguments, last_iterate=False, eot=eot)
 
     def _build(self, name: str, ball: Ball) -> Attack:
         within: dict[str, Any] = {"eps": ball.eps, "norm": ball.norm, "bounds": ball.bounds}
         apgd, targeted, fab, square = self.apgd, self.apgd_targeted, self.fab, self.square
-        if max(apgd.eot_iter, targeted.eot_iter) != 1:
-            raise InputError("autoattack-eot", count=max(apgd.eot_iter, targeted.eot_iter))
-        if name == "apgd-ce":
-            return APGD(**within, loss="ce", steps=apgd.n_iter, restarts=apgd.n_restarts)
+        if name in ("apgd-ce", "apgd-dlr"):
+            return APGD(**within, loss=name.removeprefix("apgd-"), steps=apgd.n_iter, restarts=apgd.n_restarts)
         if name == "apgd-t":
             within |= {"restarts": targeted.n_restarts, "targets": targeted.n_target_classes}
             return APGD(**within, loss="dlr-t", steps=targeted.n_iter)
