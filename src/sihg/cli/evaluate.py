@@ -32,6 +32,7 @@ EPILOG = """examples:
   sihg evaluate runs/pgd runs/msi-hg --attacks natural,pgd-20
   sihg evaluate runs/first --curve 0:0.5:11 --attacks pgd-20
   sihg evaluate runs/first --minimum 0.5 --attacks fab-t,pgd-20
+  sihg evaluate runs/first --target 3 --attacks natural,pgd-20,apgd-t
   sihg evaluate runs/first --attacks square-1000,noise,transfer:runs/pgd --samples 1000
   sihg evaluate runs/first --attacks standard --bpda defence=identity
   sihg evaluate runs/first --attacks natural,apgd-ce,apgd-t --eot 20
@@ -121,6 +122,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
     parser.add_argument(
         "--minimum", metavar="E", help="find the smallest eps at which each sample falls, up to E (fab-t, pgd, ...)"
     )
+    parser.add_argument(
+        "--target", type=count, metavar="C", help="attack towards class C, whose own samples are left out"
+    )
     parser.add_argument("--points", action="store_true", help="keep the adversarial examples, NAME.points.npy")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the folder of the records (default: RUN/evaluation)")
     threat = parser.add_argument_group("the attacker (default: as the run was trained)")
@@ -158,6 +162,7 @@ def run(args: argparse.Namespace) -> int:
         "split",
         "samples",
         "seed",
+        "target",
         "last_iterate",
         "precision",
         "batch_size",
@@ -302,7 +307,8 @@ def attacks_table(record: EvaluationRecord) -> str:
     for row in record.attacks:
         named = [(row, row.attack), *((stage, f"  {stage.attack}") for stage in row.stages)]
         rows += [_cells(one, name, votes=several) for one, name in named]
-    headings = ["attack", "accuracy %", "95 % interval", *(["mean %", "worst %"] if several else [])]
+    share = "not target %" if record.target else "accuracy %"
+    headings = ["attack", share, "95 % interval", *(["mean %", "worst %"] if several else [])]
     headings += ["attacked", "passes per sample", "forwards", "seconds"]
     return format_table(f"{record.checkpoint} on {_describe(record)}", headings, rows)
 

@@ -4,6 +4,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import NoReturn
 
 import torch
@@ -46,6 +47,25 @@ def margins(logits: Tensor, y: Tensor) -> Tensor:
     """Return, per row, the logit of the label minus the largest other one."""
     others = logits.scatter(1, y[:, None], -math.inf)
     return logits.gather(1, y[:, None]).squeeze(1) - others.amax(1)
+
+
+def breaks(logits: Tensor, y: Tensor, target: Tensor | None) -> Tensor:
+    """Return, per row, whether the sample is broken: misclassified or, with a target, predicted as that class."""
+    return misclassified(logits, y) if target is None else ~misclassified(logits, target)
+
+
+def leads(logits: Tensor, y: Tensor, target: Tensor | None) -> Tensor:
+    """Return, per row, how far it is from broken: the margin or, with a target, the margin of the target reversed."""
+    return margins(logits, y) if target is None else -margins(logits, target)
+
+
+def ascent_loss(target: Tensor | None) -> Loss:
+    """Return what an attack raises: the cross-entropy of the label, or minus that of the target."""
+    return cross_entropy_per_row if target is None else partial(_likelihood, target)
+
+
+def _likelihood(target: Tensor, logits: Tensor, _y: Tensor) -> Tensor:
+    return -cross_entropy_per_row(logits, target)
 
 
 def wrong_classes(logits: Tensor, y: Tensor) -> Tensor:

@@ -246,6 +246,7 @@ class EvaluationHeader(Record, frozen=True, kw_only=True):
     bounds: Bounds | None
     device: str
     rule: str  # which iterates count
+    target: str = ""  # of targeted attacks: which class breaks a sample, such as "class 3"
     precision: str = "float32"  # number format of the searches; verdicts are always float32
     bpda: dict[str, str] = {}  # by module: what gave its gradient
     notes: tuple[str, ...] = ()  # what was done to load the model, such as a prefix removed from names

@@ -238,7 +238,7 @@ def _context(
     """Return the fields of a Context; `same` names the settings that the run's own evaluations share with it."""
     bounds = NOT_SET if record.bounds is None else [*record.bounds]
     values = {"data": record.data, "norm": record.norm, "bounds": bounds, "eps": getattr(record, "eps", None)}
-    is_own = all(values[name] == settings.get(name, values[name]) for name in same)
+    is_own = not record.target and all(values[name] == settings.get(name, values[name]) for name in same)
     about = (record.checkpoint, record.data, record.split, record.norm)
     seed, contents = record.seed if samples < record.of else 0, "" if record.split else record.contents
     sample_set = SampleSet(record.data, record.split, record.of, samples, seed, contents)
@@ -352,7 +352,7 @@ def check_same_samples(records: Mapping[Path, AnyRecord]) -> None:
         if not record.split:  # samples in memory, which may all have one name
             continue
         by_rows = record.contents.startswith("rows:")  # of samples that were not in memory
-        kind = (record.data, record.split, record.samples, record.of, record.seed, by_rows)
+        kind = (record.data, record.split, record.samples, record.of, record.seed, record.target, by_rows)
         other, contents = seen.setdefault(kind, (source, record.contents))
         if record.contents and contents and record.contents != contents:
             raise InputError("record-other-samples", path=source, other=other, data=record.data)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sihg.robust.attacks.search import Rows, Search, true_places
-from sihg.robust.gradients import Loss, cross_entropy_per_row, dlr, targeted_dlr
+from sihg.robust.gradients import Loss, ascent_loss, dlr, targeted_dlr
 from sihg.robust.threat import L1Set
 
 RHO = 0.75  # the share of steps that must raise the loss
@@ -45,7 +45,7 @@ class Run:
 
     def measure(self, search: Search, *, last: bool, exact: bool) -> None:
         """Compute the loss at the current point, and its gradient unless no step follows; if `exact`, in float32."""
-        point, loss = self.rows.x + self.delta, objective(self.kind, self.target)
+        point, loss = self.rows.x + self.delta, objective(self.kind, self.target, self.rows.target)
         if last:
             self.logits = search.compute_logits(self.rows, point)
             self.loss = loss(self.logits, self.rows.y).to(self.loss)
@@ -147,18 +147,18 @@ class SparseRun(Run):
         _replace(sparser, (self.delta, self.best), (self.g, self.best_g), (self.loss, self.best_loss))
 
 
-def objective(kind: str, target: Tensor | None) -> Loss:
+def objective(kind: str, target: Tensor | None, chosen: Tensor | None) -> Loss:
     """Return the loss of each row that a run raises."""
     if target is not None:
         return partial(targeted_dlr, target)
-    return cross_entropy_per_row if kind == "ce" else dlr
+    return ascent_loss(chosen) if kind == "ce" else dlr
 
 
 def _measure_first(
     search: Search, rows: Rows, kind: str, target: Tensor | None, delta: Tensor, step: float
 ) -> dict[str, Any]:
     """Return the fields of a run at its first point."""
-    logits, loss, g = search.compute_gradient(rows, rows.x + delta, objective(kind, target))
+    logits, loss, g = search.compute_gradient(rows, rows.x + delta, objective(kind, target, rows.target))
     best = {"best": delta.clone(), "best_g": g.clone(), "best_loss": loss.clone(), "best_logits": logits.clone()}
     now = {"rows": rows, "kind": kind, "target": target, "delta": delta, "g": g, "loss": loss, "logits": logits}
     return {**now, **best, "step": torch.full_like(loss, step).view(-1, *(1,) * (delta.dim() - 1))}

@@ -44,6 +44,7 @@ class APGD(Attack):
     """
 
     searches_fast: ClassVar[bool] = True
+    takes_targets: ClassVar[bool] = True
     uses_gradients: ClassVar[bool | None] = True
 
     loss: str = "ce"
@@ -80,7 +81,9 @@ class APGD(Attack):
         """Run for each target, each on the rows that are not broken yet."""
         targets: tuple[Tensor | None, ...] = (None,)
         logits = search.record_clean()
-        if self.loss == "dlr-t":
+        if search.rows.target is not None and self.loss != "ce":
+            targets = (search.rows.target,)
+        elif self.loss == "dlr-t":
             targets = wrong_classes(logits, search.rows.y).unbind(1)[: self.targets]
         for number, target in enumerate(target for target in targets for _ in range(self.restarts)):
             rows = search.unbroken()

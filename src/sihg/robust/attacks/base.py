@@ -45,6 +45,7 @@ class Attack(ABC):
     searches_fast: ClassVar[bool] = False  # True: its passes may be computed in bfloat16
     input_gradients_only: ClassVar[bool] = True  # False: the model is left as it is, weights keep their gradients
     uses_gradients: ClassVar[bool | None] = None  # of the attacked model; None: not known. Checks of evaluations use it
+    takes_targets: ClassVar[bool] = False  # True: it can aim at the classes `rows.target`
     is_black_box: ClassVar[bool] = False  # True: searches without these gradients, and better than noise
 
     def __post_init__(self) -> None:
@@ -68,12 +69,20 @@ class Attack(ABC):
         return getattr(self, "restarts", 1) > 1
 
     def __call__(
-        self, model: nn.Module, x: Tensor, y: Tensor | None = None, seed: int = 0, *, eot: int = 1, votes: int = 1
+        self,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor | None = None,
+        seed: int = 0,
+        *,
+        targets: Tensor | int | None = None,
+        eot: int = 1,
+        votes: int = 1,
     ) -> Tensor:
         """Return x_adv: per row the first misclassified point found, else the best point; arguments as for `run`."""
         if y is None:  # called as attacks that have their model
             raise InputError("attack-without-model", name=type(self).__name__)
-        return attack_batch(self, model, x, y, seed, draws=Draws(eot, votes)).x_adv
+        return self.run(model, x, y, seed, targets=targets, eot=eot, votes=votes).x_adv
 
     def run(
         self,
@@ -82,6 +91,7 @@ class Attack(ABC):
         y: Tensor,
         seed: int = 0,
         *,
+        targets: Tensor | int | None = None,
         numbers: Tensor | None = None,
         eot: int = 1,
         votes: int = 1,
@@ -93,12 +103,21 @@ class Attack(ABC):
             x: The samples, (n, ...), floats.
             y: Their labels.
             seed: Decides all draws.
+            targets: The class that each row shall get, one per row or one for all: then only rows that are predicted as
+                their target are broken, and margins are those of the target.
             numbers: Where x is a part of a larger set, the numbers of its rows there; parts then draw what the whole
                 would.
             eot: For random models: gradients and losses are means over so many draws.
             votes: For random models: how many draws classify a point; it is broken if at least half are wrong.
         """
-        return attack_batch(self, model, x, y, seed, numbers=numbers, draws=Draws(eot, votes))
+        attack: Attack = self
+        if targets is not None:
+            from sihg.robust.attacks.targeted import aim  # which is an attack, too
+
+            if votes > 1:
+                raise InputError("targets-votes", votes=votes)
+            attack = aim(self, targets, y, numbers)
+        return attack_batch(attack, model, x, y, seed, numbers=numbers, draws=Draws(eot, votes))
 
     def check(self, model: nn.Module, x: Tensor) -> None:  # noqa: B027
         """Raise InputError for a model that cannot be attacked so, before other attacks take their time."""
@@ -132,6 +151,7 @@ class Natural(Attack):
     """
 
     uses_gradients: ClassVar[bool | None] = False
+    takes_targets: ClassVar[bool] = True
 
     eps: float = 0.0
     bounds: Bounds = None

@@ -11,7 +11,7 @@ from torch import Tensor
 from sihg.errors import InputError
 from sihg.robust.attacks.base import Attack, check_counts
 from sihg.robust.attacks.search import Rows, Search
-from sihg.robust.gradients import margins
+from sihg.robust.gradients import leads
 
 BETA_1, BETA_2, TINY = 0.9, 0.999, 1e-8  # of Adam
 INSIDE = 0.999999  # of the range of a feature: tanh never reaches the bounds
@@ -45,6 +45,7 @@ class CW(Attack):
     """
 
     uses_gradients: ClassVar[bool | None] = True
+    takes_targets: ClassVar[bool] = True
 
     norm: str = "l2"
     steps: int = 1000
@@ -93,10 +94,10 @@ class CW(Attack):
         found = torch.zeros_like(search.broken)
         v = rows.x if half is None else (INSIDE * ((rows.x - centre) / half).nan_to_num_()).atanh()
         m, s = torch.zeros_like(v), torch.zeros_like(v)
-        loss = partial(_excess, self.confidence)
         for step in range(1, self.steps + 1):
             tanh = v.tanh() if half is not None else v
             point = v if half is None else self.ball.clip(centre + half * tanh)
+            loss = partial(_excess, self.confidence, rows.target)
             logits, excess, g = search.compute_gradient(rows, point, loss)
             found[rows.place] |= excess <= 0
             held = search.record_within(rows, point, logits)
@@ -119,6 +120,6 @@ class CW(Attack):
         return (low + high) / 2, (high - low) / 2
 
 
-def _excess(confidence: float, logits: Tensor, y: Tensor) -> Tensor:
-    """Return, per row, by how much the label's logit is above what the confidence allows."""
-    return (margins(logits, y) + confidence).clamp(min=0)
+def _excess(confidence: float, target: Tensor | None, logits: Tensor, y: Tensor) -> Tensor:
+    """Return, per row, by how much the row is from broken with this confidence."""
+    return (leads(logits, y, target) + confidence).clamp(min=0)

@@ -12,7 +12,7 @@ from sihg.parse import ORDERS
 from sihg.robust.attacks._hyperplane import shortest_steps
 from sihg.robust.attacks.base import Attack, check_counts
 from sihg.robust.attacks.search import Rows, Search
-from sihg.robust.gradients import logit_difference, misclassified, wrong_classes
+from sihg.robust.gradients import logit_difference, margins, wrong_classes
 from sihg.robust.threat import uniform_noise
 
 ALPHA_MAX, ETA, BETA = 0.1, 1.05, 0.9  # the paper's: most pull towards x, overshoot, step back
@@ -50,6 +50,7 @@ class FAB(Attack):
     """
 
     searches_fast: ClassVar[bool] = True
+    takes_targets: ClassVar[bool] = True
     uses_gradients: ClassVar[bool | None] = True
 
     steps: int = 100
@@ -74,8 +75,9 @@ class FAB(Attack):
 
     def search(self, search: Search, seed: int) -> None:
         """Run R times for each target, or for all together, each on the rows that are not broken yet."""
-        wrong = wrong_classes(search.record_clean(), search.rows.y)
+        wrong, chosen = wrong_classes(search.record_clean(), search.rows.y), search.rows.target
         aims = wrong[:, : self.targets].split(1, 1) if self.targeted else (wrong,)
+        aims = aims if chosen is None else (chosen[:, None],)
         for run in range(len(aims) * self.restarts):
             rows = search.unbroken()
             if not len(rows):
@@ -100,13 +102,14 @@ class FAB(Attack):
                 target, point, logits = (tensor.index_select(0, held) for tensor in (target, point, logits))
                 if not len(rows):
                     return
-            wrong = misclassified(logits, rows.y)
+            wrong = rows.breaks(logits)
             point[wrong] = rows.x[wrong] + BETA * (point[wrong] - rows.x[wrong])
 
     def _linearise(self, search: Search, rows: Rows, target: Tensor, point: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the logits at `point`, and z_t - z_y with its gradient for the class t whose hyperplane is nearest."""
         first, *others = target.unbind(1)
-        logits, f, w = search.compute_gradient(rows, point, partial(logit_difference, first))
+        loss = logit_difference if rows.target is None else _lead
+        logits, f, w = search.compute_gradient(rows, point, partial(loss, first))
         for other in others:
             _, g, v = search.compute_gradient(rows, point, partial(logit_difference, other))
             nearer = g.abs() * self._dual_lengths(w) < f.abs() * self._dual_lengths(v)
@@ -153,3 +156,8 @@ class FAB(Attack):
     def _lengths(self, steps: Tensor) -> Tensor:
         lengths: Tensor = torch.linalg.vector_norm(steps, ord=ORDERS[self.norm], dim=-1)
         return lengths
+
+
+def _lead(target: Tensor, logits: Tensor, _y: Tensor) -> Tensor:
+    """Return, per row, the logit of the target minus the largest other one."""
+    return margins(logits, target)

@@ -10,7 +10,7 @@ from torch import Tensor
 from sihg.errors import InputError
 from sihg.robust.attacks.base import Attack, check_counts
 from sihg.robust.attacks.search import EXACT_STEPS, Rows, Search
-from sihg.robust.gradients import cross_entropy_per_row
+from sihg.robust.gradients import ascent_loss
 from sihg.robust.threat import uniform_noise
 
 
@@ -40,6 +40,7 @@ class MIFGSM(Attack):
 
     uses_gradients: ClassVar[bool | None] = True
     searches_fast: ClassVar[bool] = True
+    takes_targets: ClassVar[bool] = True
 
     steps: int = 10
     restarts: int = 1
@@ -72,7 +73,7 @@ class MIFGSM(Attack):
         m = torch.zeros_like(delta)
         for step in range(self.steps):
             point, exact = rows.x + delta, step >= self.steps - EXACT_STEPS
-            logits, _, g = search.compute_gradient(rows, point, cross_entropy_per_row, exact=exact)
+            logits, _, g = search.compute_gradient(rows, point, ascent_loss(rows.target), exact=exact)
             held = None if self.last_iterate else search.record_broken(rows, point, logits)
             if held is not None:
                 rows = rows.take(held)

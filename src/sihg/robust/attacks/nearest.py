@@ -17,7 +17,6 @@ from sihg.robust.attacks.fab import FAB
 from sihg.robust.attacks.pgd import PGD
 from sihg.robust.attacks.registry import build_attack
 from sihg.robust.attacks.search import SLACK, Rows, Search, true_places
-from sihg.robust.gradients import margins, misclassified
 from sihg.robust.threat import Ball, uniform_noise
 
 HALVINGS = 10  # of the segment from x to a point found
@@ -40,9 +39,9 @@ class NearestSearch(Search):
     def record(self, rows: Rows, point: Tensor, logits: Tensor) -> None:
         """Keep `point` for each row where it is misclassified, within the ball, and nearer than the point so far."""
         self.classes = logits.shape[1]
-        wrong, distance = misclassified(logits, rows.y), self.ball.lengths(point - rows.x).to(self.distance)
+        wrong, distance = rows.breaks(logits), self.ball.lengths(point - rows.x).to(self.distance)
         nearer = wrong & (distance <= self.ball.eps * (1 + SLACK)) & (distance < self.distance[rows.place])
-        self._keep(rows.place, nearer, point, logits.argmax(1), margins(logits, rows.y), wrong)
+        self._keep(rows.place, nearer, point, logits.argmax(1), rows.leads(logits), wrong)
         self.distance[rows.place] = torch.where(nearer, distance, self.distance[rows.place])
 
     def record_within(self, rows: Rows, point: Tensor, logits: Tensor) -> Tensor | None:
@@ -53,7 +52,7 @@ class NearestSearch(Search):
     def record_broken(self, rows: Rows, point: Tensor, logits: Tensor) -> Tensor | None:
         """Record; return the places of rows that are not misclassified at `point`, None if that is all of them."""
         self.record(rows, point, logits)
-        return self.places_left(misclassified(logits, rows.y))
+        return self.places_left(rows.breaks(logits))
 
     def shorten(self) -> None:
         """Bisect the segment from x to each point found; where the end is not misclassified in the last pass, undo."""
@@ -68,10 +67,10 @@ class NearestSearch(Search):
             point = self.ball.clip(rows.x + middle.view(shape) * whole)
             logits = self.compute_logits(rows, point)
             self.record(rows, point, logits)
-            wrong = misclassified(logits, rows.y)
+            wrong = rows.breaks(logits)
             near, far = torch.where(wrong, near, middle), torch.where(wrong, middle, far)
         logits = self.compute_logits(rows, self.ball.clip(self.x_adv[rows.place]))
-        undone = rows.place[~misclassified(logits, rows.y)]  # another batch may round otherwise
+        undone = rows.place[~rows.breaks(logits)]  # another batch may round otherwise
         for now, before in zip((self.x_adv, self.prediction, self.margin, self.distance), kept, strict=True):
             now[undone] = before[undone]
 

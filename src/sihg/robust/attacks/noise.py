@@ -24,6 +24,7 @@ class Noise(Attack):
     """
 
     uses_gradients: ClassVar[bool | None] = False
+    takes_targets: ClassVar[bool] = True
 
     draws: int = 10
 

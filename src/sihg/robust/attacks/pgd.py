@@ -11,7 +11,7 @@ from sihg.errors import InputError
 from sihg.parse import Number, parse_number
 from sihg.robust.attacks.base import Attack, check_counts
 from sihg.robust.attacks.search import EXACT_STEPS, Rows, Search
-from sihg.robust.gradients import cross_entropy_per_row
+from sihg.robust.gradients import ascent_loss
 from sihg.robust.threat import Bounds, uniform_noise
 
 
@@ -37,6 +37,7 @@ class PGD(Attack):
     """
 
     searches_fast: ClassVar[bool] = True
+    takes_targets: ClassVar[bool] = True
     uses_gradients: ClassVar[bool | None] = True
 
     steps: int = 20
@@ -67,7 +68,7 @@ class PGD(Attack):
         """Run once from `delta` with steps of length `eta`, a number or one per row."""
         for step in range(self.steps):
             point, exact = rows.x + delta, step >= self.steps - EXACT_STEPS
-            logits, _, g = search.compute_gradient(rows, point, cross_entropy_per_row, exact=exact)
+            logits, _, g = search.compute_gradient(rows, point, ascent_loss(rows.target), exact=exact)
             held = None if self.last_iterate else search.record_broken(rows, point, logits)
             if held is not None:
                 rows, delta, g = rows.take(held), delta.index_select(0, held), g.index_select(0, held)

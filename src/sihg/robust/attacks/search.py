@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import NoReturn
 
@@ -15,7 +15,7 @@ from sihg.core.draw import generator
 from sihg.core.processes import Processes
 from sihg.errors import InputError, NotFiniteError
 from sihg.robust.attacks.random_models import BREAK, ONCE, VERDICT, Draws, average, pick_draw
-from sihg.robust.gradients import Loss, margins, misclassified
+from sihg.robust.gradients import Loss, breaks, leads
 from sihg.robust.precision import exact_float32, to_float32
 from sihg.robust.threat import Ball, Feasible
 from sihg.robust.waits import late, look_at, read_collected, refuse_if, upload
@@ -85,6 +85,7 @@ class Rows:
     feasible: Feasible  # the perturbations allowed for each row
     number: Tensor  # of each row in the user's data: decides its draws, and names it in errors
     place: Tensor  # of each row among those that the search began with
+    target: Tensor | None = None  # the class that each row shall get, else any wrong one
 
     def __len__(self) -> int:
         return len(self.y)
@@ -92,11 +93,20 @@ class Rows:
     def take(self, index: Tensor) -> "Rows":
         """Return the rows at these places."""
         x, y, number, place = (rows.index_select(0, index) for rows in (self.x, self.y, self.number, self.place))
-        return Rows(x, y, self.feasible.rows(index), number, place)
+        target = None if self.target is None else self.target.index_select(0, index)
+        return Rows(x, y, self.feasible.rows(index), number, place, target)
 
     def alone(self) -> "Rows":
         """Return the same rows for a search of their own."""
-        return Rows(self.x, self.y, self.feasible, self.number, torch.arange(len(self), device=self.x.device))
+        return replace(self, place=torch.arange(len(self), device=self.x.device))
+
+    def breaks(self, logits: Tensor) -> Tensor:
+        """Return which rows are broken at points with these logits."""
+        return breaks(logits, self.y, self.target)
+
+    def leads(self, logits: Tensor) -> Tensor:
+        """Return how far rows are from broken: a margin of logits, negative where they are."""
+        return leads(logits, self.y, self.target)
 
     def draw(self, shape: Sequence[int], make: Callable[..., Tensor], seed: int, purpose: str, run: int = 0) -> Tensor:
         """Draw make(shape=..., generator=...) for each row; a row's draw depends on its number, not on other rows."""
@@ -264,7 +274,7 @@ class Search:
 
     def _confirm(self, rows: Rows, point: Tensor, logits: Tensor) -> Tensor:
         """Replace the logits of rows misclassified within the ball by those of a float32 vote there, in the bounds."""
-        wrong = misclassified(logits, rows.y)
+        wrong = rows.breaks(logits)
         claimed = true_places(wrong if self._on_cpu else wrong & ~self.broken[rows.place])
         if len(claimed):  # outside of the ball, where some attacks search too, no point breaks a row
             far = self.ball.lengths((point - rows.x).index_select(0, claimed))
@@ -278,15 +288,15 @@ class Search:
         """Classify points in float32, once per vote; return logits that are wrong if this share is, and the number."""
         draws = [self._classify(rows, point) for _ in range(self.draws.votes)]
         if len(draws) == 1:
-            return draws[0], misclassified(draws[0], rows.y).long()
+            return draws[0], rows.breaks(draws[0]).long()
         return pick_draw(torch.stack(draws), rows.y, share)
 
     def judge(self) -> None:
         """Replace what is known of each row's best point by a vote in float32 there, within the bounds."""
         self.x_adv = self.ball.clip(self.x_adv)
         logits, self.wrong = self._vote(self.rows, self.x_adv, VERDICT)
-        self.prediction, self.margin = logits.argmax(1), margins(logits, self.rows.y).to(self.margin)
-        self.broken = self.prediction != self.rows.y
+        self.prediction, self.margin = logits.argmax(1), self.rows.leads(logits).to(self.margin)
+        self.broken = self.rows.breaks(logits)
 
     def closest_rows(self, count: int) -> Rows:
         """Return the rows that are not broken, at most `count` of them, those with the smallest margins."""
@@ -302,14 +312,15 @@ class Search:
     def record(self, rows: Rows, point: Tensor, logits: Tensor) -> None:
         """Keep `point` for each row where it is misclassified, or has a smaller margin than the point kept so far."""
         self.classes = logits.shape[1]
-        prediction, margin = logits.argmax(1), margins(logits, rows.y).to(self.margin)
-        better = (prediction != rows.y) | (margin < self.margin[rows.place])
+        prediction, margin = logits.argmax(1), rows.leads(logits).to(self.margin)
+        broken = prediction != rows.y if rows.target is None else prediction == rows.target
+        better = broken | (margin < self.margin[rows.place])
         if not self._on_cpu:
-            self._keep(rows.place, better & ~self.broken[rows.place], point, prediction, margin, prediction != rows.y)
+            self._keep(rows.place, better & ~self.broken[rows.place], point, prediction, margin, broken)
             return
         place = rows.place[better]
         self.x_adv[place], self.margin[place] = point[better], margin[better]
-        self.prediction[place], self.broken[place] = prediction[better], (prediction != rows.y)[better]
+        self.prediction[place], self.broken[place] = prediction[better], broken[better]
 
     def _keep(self, place: Tensor, better: Tensor, *new: Tensor) -> None:
         """Replace the results of rows where `better` is true, without asking the device which rows these are."""
@@ -323,10 +334,10 @@ class Search:
         Other devices than a CPU have to be waited for to know that. So there broken rows stay in the search, where they
         change nothing, until the calls 1, 2, 4, 8, ... since `unbroken`.
         """
-        wrong = misclassified(logits, rows.y)
+        wrong = rows.breaks(logits)
         if not self._on_cpu:
             better = wrong & ~self.broken[rows.place]
-            self._keep(rows.place, better, point, logits.argmax(1), margins(logits, rows.y), wrong)
+            self._keep(rows.place, better, point, logits.argmax(1), rows.leads(logits), wrong)
             return self.places_left(self.broken[rows.place])
         if not bool(wrong.any()):
             return None
@@ -340,8 +351,8 @@ class Search:
         This is for attacks whose points may lie outside the ball, on their way to the nearest misclassified one.
         """
         inside = self.ball.lengths(point - rows.x) <= self.ball.eps
-        margin = margins(logits, rows.y).to(self.margin)
-        broken = inside & misclassified(logits, rows.y)
+        margin = rows.leads(logits).to(self.margin)
+        broken = inside & rows.breaks(logits)
         better = broken | inside & (margin < self.margin[rows.place])
         if not self._on_cpu:
             better &= ~self.broken[rows.place]
@@ -379,6 +390,10 @@ def check_logits(logits: Tensor, rows: Rows, *, labels: bool = True) -> Tensor:
     if labels and int(y.max()) >= values.shape[1]:
         row = int((y >= values.shape[1]).nonzero()[0])
         raise InputError("label-beyond-outputs", row=int(rows.number[row]), y=int(y[row]), shape=values.shape[1])
+    if labels and rows.target is not None and int(rows.target.max()) >= values.shape[1]:
+        row = int(rows.target.argmax())
+        most = values.shape[1] - 1
+        raise InputError("targets-range", row=int(rows.number[row]), target=int(rows.target[row]), most=most)
     return logits
 
 

@@ -41,6 +41,7 @@ from sihg.robust.attacks.runner import (
     join_outcomes,
     load_rows,
 )
+from sihg.robust.attacks.targeted import aim_plans
 from sihg.robust.attacks.transfer import Transfer
 from sihg.robust.data.contents import sum_of
 from sihg.robust.data.samples import Samples, open_samples, stratified_subset
@@ -58,6 +59,7 @@ from sihg.robust.evaluation.normalisation import check_normalisation
 from sihg.robust.evaluation.partial import PartialResults
 from sihg.robust.evaluation.progress import Progress, ProgressTracker, check_progress
 from sihg.robust.evaluation.reattack import reattack_checks
+from sihg.robust.evaluation.targets import check_targeted, describe_targets, select_targets
 from sihg.robust.gradients import device_of, evaluation_mode, inner_mode, input_gradient
 from sihg.robust.models.outputs import unwrap_outputs
 from sihg.robust.precision import FORMATS, FormatChoice, choose_format, number_formats
@@ -138,6 +140,7 @@ def evaluate(
     norm: str = "linf",
     bounds: Bounds = (0.0, 1.0),
     attacks: Attacks = ("natural", "standard"),
+    targets: Tensor | int | None = None,
     samples: int | None = None,
     seed: int = 0,
     last_iterate: bool = False,
@@ -165,6 +168,8 @@ def evaluate(
         bounds: The range of x + delta, two numbers or tensors; None for no bounds.
         attacks: Names (see `sihg evaluate --help`), or a dict of names, of attacks and of functions (x, y) -> x_adv. A
             dict in the dict is a cascade: each of its attacks sees the samples that those before did not break.
+        targets: The class that each sample shall get, a tensor or one class for all, whose own samples are left out.
+            Then accuracy is the share of samples that are not predicted as their target.
         samples: Evaluate so many samples, each class in proportion (default: all).
         seed: The seed of the subset and of the attacks.
         last_iterate: Whether fgsm, mi-fgsm and pgd count only the end of each restart, not any iterate.
@@ -197,7 +202,7 @@ def evaluate(
     arguments = (model, whole, attacks, ball, (), samples, seed, trained_with)
     how: dict[str, Any] = {"last_iterate": last_iterate, "precision": precision, "bpda": bpda, "eot": eot}
     how |= {"votes": votes, "workers": workers, "batch_size": batch_size, "processes": processes}
-    task = make_task(*arguments, **how)
+    task = make_task(*arguments, targets=targets, **how)
     home = None if resume is None else Path(resume) / "evaluation"
     result = run_task(task, task.open_partial(home, points=points, processes=processes), progress, processes)
     assert isinstance(result, Evaluation)
@@ -291,7 +296,9 @@ def run_task(
         spent = time.perf_counter() - begin
         outcomes = _attack(task, partial, tracker, processes)
         begin = time.perf_counter()
-        if task.kind is not Evaluation:
+        if task.header.target:
+            checks.append(check_full_split(len(samples), task.header.of))
+        elif task.kind is not Evaluation:
             checks.append(check_full_split(len(samples), task.header.of))
             checks.append(check_other_attacks(task.plans, task.trained_with))
         else:
@@ -354,6 +361,7 @@ def make_task(
     trained_with: str | None,
     *,
     last_iterate: bool,
+    targets: Tensor | int | None = None,
     precision: str = "float32",
     bpda: Bpda | None = None,
     eot: int = 1,
@@ -375,7 +383,13 @@ def make_task(
         with replace_gradients(model, stand_ins):
             plans = _drop_vain_proofs(plans, model, whole)
             choice = choose_precision(model, whole, plans, precision)
-    index = stratified_subset(replace(whole, x=torch.arange(len(whole)), lazy=None), count, seed).x
+    eligible, chosen = select_targets(targets, whole)
+    index = stratified_subset(replace(whole, x=eligible, y=whole.y[eligible], lazy=None), count, seed).x
+    if chosen is not None:
+        chosen = check_targeted(chosen[index], precision, votes)
+        plans, votes = aim_plans(plans, chosen), 1
+    target = "" if chosen is None else describe_targets(chosen)
+    rule = "last iterate" if last_iterate else "any iterate"
     low, high = (-torch.inf, torch.inf) if ball.bounds is None else ball.bounds
     bounds = float(torch.as_tensor(low).min()), float(torch.as_tensor(high).max())  # of all features together
     header = EvaluationHeader(
@@ -385,12 +399,13 @@ def make_task(
         data=whole.name,
         split="",
         samples=len(index),
-        of=len(whole),
+        of=len(eligible),
         seed=seed,
         norm=ball.norm,
         bounds=bounds if np.isfinite(bounds).all() else None,
         device=str(device_of(model)),
-        rule="last iterate" if last_iterate else "any iterate",
+        rule=f"{rule}, targeted at {target}" if target else rule,
+        target=target,
         precision=processes.gather(choice.name)[0],  # `auto` is measured, and processes may differ
         bpda={name: stand_in.name for name, stand_in in found.items()},
         notes=(note,) if note else (),
@@ -404,6 +419,7 @@ def make_task(
     parts += [f"n{count}"] if count is not None else []
     parts += [f"seed{seed}"] if seed else []
     parts += ["last-iterate"] if last_iterate else []
+    parts += [f"target-{target}"] if target else []
     parts += [precision] if precision != "float32" else []
     parts += [f"bpda-{name}-{stand_in}" for name, stand_in in header.bpda.items()]
     parts += [f"eot{eot}"] if eot > 1 else []

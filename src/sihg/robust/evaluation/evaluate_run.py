@@ -48,6 +48,7 @@ class EvaluationRequest:
         split: The samples, "test" or "train".
         samples: How many of them, each class in proportion (default: all).
         seed: The seed of the subset and of the attacks.
+        target: A class: attack towards it, on the samples of other classes.
         last_iterate: Whether fgsm, mi-fgsm and pgd count only the end of each run.
         precision: The number format in which attacks search: float32, bfloat16 or auto; verdicts are float32.
         bpda: Other gradients for modules whose own gradient lies: by the name of the module "identity" or a function,
@@ -74,6 +75,7 @@ class EvaluationRequest:
     split: str = "test"
     samples: int | None = None
     seed: int = 0
+    target: int | None = None
     last_iterate: bool = False
     precision: str = "float32"
     bpda: Mapping[str, str] = field(default_factory=dict)
@@ -105,6 +107,8 @@ class EvaluationRequest:
             Normalisation.parse(self.normalise)
         if self.minimum is not None:
             self._check_minimum(self.minimum)
+        for setting in (name for name in ("curve", "minimum") if self.target is not None and getattr(self, name)):
+            raise InputError("targets-and-radii", setting=f"--{setting}")
 
     def _check_minimum(self, minimum: str) -> None:
         parse_number(minimum, "--minimum")
@@ -123,6 +127,7 @@ class EvaluationRequest:
         parts += [f"seed{self.seed}"] if self.seed else []
         parts += [f"{name}-{self.changes[name]}" for name in CHANGEABLE if name in self.changes]
         parts += ["last-iterate"] if self.last_iterate else []
+        parts += [f"target-{self.target}"] if self.target is not None else []
         parts += [self.precision] if self.precision != "float32" else []
         parts += [f"bpda-{name}-{stand_in}" for name, stand_in in self.bpda.items()]
         parts += [f"eot{self.eot}"] if self.eot > 1 else []
@@ -136,6 +141,7 @@ class EvaluationRequest:
     def gallery_of(self, weights: Weights) -> Path | None:
         """Return the file of a run's gallery if this evaluates the run as it was trained, on its test samples."""
         usual = self.split == "test" and not self.changes and self.curve is None and self.minimum is None
+        usual = usual and self.target is None
         return weights.folder.gallery if weights.folder and usual else None
 
 
@@ -269,6 +275,7 @@ def prepare(target: Target, *, data_dir: Path | None = None, processes: Processe
     trained_with = settings.method.name if weights.folder else None
     task = make_task(
         *(model, whole, attacks, ball, radii, request.samples, request.seed, trained_with),
+        targets=request.target,
         last_iterate=request.last_iterate,
         precision=request.precision,
         bpda=request.bpda,

@@ -182,12 +182,17 @@ class Evaluation(Findings):
 
     def _summary(self) -> str:
         names = ", ".join(outcome.attack for outcome in self.outcomes)
-        return f"{100 * self.accuracy:.2f} % under {names}; {describe_ball(self.ball)}"
+        return f"{100 * self.accuracy:.2f} % under {names}; {self._attacker()}"
+
+    def _attacker(self) -> str:
+        target = f", targeted at {self.header.target}" if self.header.target else ""
+        return describe_ball(self.ball) + target
 
     def __str__(self) -> str:
-        about = f"({describe_ball(self.ball)}, {len(self.broken)} samples)"
+        about = f"({self._attacker()}, {len(self.broken)} samples)"
         several = self.header.votes > 1
-        lines = [f"{'attack':<12} accuracy %   95 % interval   {'mean %  worst %   ' if several else ''}{about}"]
+        share = "not target" if self.header.target else "accuracy %"
+        lines = [f"{'attack':<12} {share}   95 % interval   {'mean %  worst %   ' if several else ''}{about}"]
         for row in self.rows():
             interval = f"{100 * row.low:.2f} - {100 * row.high:.2f}"
             votes = "" if row.mean is None else f"{100 * row.mean:>6.2f}  {100 * (row.worst or 0):>7.2f}"
