@@ -197,7 +197,8 @@ class Trained:
     """How a training ended.
 
     Args:
-        model: The model in evaluation mode, with averaged weights if the run averages.
+        model: The model in evaluation mode, with averaged weights if the run averages. An evaluation of it knows the
+            method, unless other weights are loaded into it.
         history: The epochs of this process.
         best: The row of the best held-out robust accuracy.
         warnings: What the monitor warned of.

@@ -15,6 +15,7 @@ from sihg.robust._fast_passes import keep_freed_memory
 from sihg.robust.attacks.runner import run_attacks
 from sihg.robust.data.batches import Batch, GlobalBatch, epoch_batches
 from sihg.robust.methods.base import Log
+from sihg.robust.models.training_tag import tag_model
 from sihg.robust.precision import number_formats
 from sihg.robust.training.events import (
     CheckpointSaved,
@@ -126,6 +127,8 @@ class Trainer:
         finished = epoch >= epochs
         stopped = f"{epochs} epochs done" if finished else f"interrupted in epoch {epoch + 1}"
         model, history = self.optimizer.evaluated.eval(), TrainingHistory(self.rows)
+        for trained in {self.model, model}:
+            tag_model(trained, self.prepared.settings.method.name)
         last = self.rows[-1] if self.rows else self.state.read_last_row()
         return Trained(model, history, self.progress.best, self.warnings, finished, stopped, last)
 

@@ -12,6 +12,7 @@ from sihg.errors import InputError, UnknownNameError
 from sihg.parse import Value
 from sihg.robust import models
 from sihg.robust.models.load_model import ForeignModel, open_foreign
+from sihg.robust.models.training_tag import tag_model
 from sihg.robust.training.config import REMOVED, Settings, read_run_settings
 from sihg.store.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
 from sihg.store.files import status
@@ -148,7 +149,7 @@ def load(
         trust: Whether code that the folder names, such as a model in a file, may run although no command of yours made
             the folder.
     Returns:
-        The model.
+        The model. An evaluation of it knows the method of the run, unless other weights are loaded into it.
     Raises:
         InputError: The folder has no such checkpoint, or the weights do not fit the model.
     Example:
@@ -162,6 +163,7 @@ def load(
     weights = read_run_weights(Path(run), checkpoint, trust=trust, given=() if model is None else ("model",))
     model = model or weights.build()
     load_weights(model, weights.tensors, weights.source)
+    tag_model(model, weights.settings.method.name)
     return model.eval()
 
 
