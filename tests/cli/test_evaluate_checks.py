@@ -24,17 +24,19 @@ def test_the_command_tells_of_the_checks(trained: Path, capsys: pytest.CaptureFi
     assert main(words) == 0
     err = capsys.readouterr().err
     warned = [line for line in err.splitlines() if line.startswith("warning: ")]
-    assert [line.rpartition(" ")[2] for line in warned if "above-chance" not in line] == [
-        "(docs/checks.md#all-samples)",
-        "(docs/checks.md#other-attacks)",
-    ]
+    names = [line.rpartition("#")[2].rstrip(")") for line in warned]
+    assert names[0] == "all-samples"
+    assert names[-4:] == ["weak-attacks", "few-steps", "no-black-box", "other-attacks"]
     assert ", 0 errors, 1 not run" in err
+    assert "\nnot run: black box: needs an attack of several gradient steps and one of none" in err
     assert main([*words, "--json"]) == 0
     captured = capsys.readouterr()
     checks = {one["name"]: one["result"] for one in json.loads(captured.out)["checks"]}
     assert (checks["all samples"], checks["state"], checks["black box"]) == ("warning", "fine", "not run")
     doubtful = {name for name, result in checks.items() if result == "warning"}
-    assert doubtful - {"above chance"} == {"all samples", "other attacks"}  # after one epoch it may or may not be
+    assert doubtful >= {"all samples", "weak attacks", "few steps", "no black box", "other attacks"}
+    black_box = next(check for check in json.loads(captured.out)["checks"] if check["name"] == "black box")
+    assert black_box["message"].startswith("needs an attack of several gradient steps")
     assert "checks: " in captured.err
 
 
@@ -45,6 +47,7 @@ def test_several_runs_have_their_names_in_the_checks(trained: Path, capsys: pyte
     for name in (str(trained), f"{trained} ({best.name})"):
         assert f"warning ({name}): 60 of 397 samples" in err
         assert f"checks ({name}): " in err
+        assert f"not run ({name}): one step, radius, steps, runs, weak attacks, few steps, no black box" in err
 
 
 def test_a_wrong_figure_is_a_failure(

@@ -18,6 +18,7 @@ from sihg.store.schema import (
     EvaluationRecord,
     MinimumRecord,
     count_results,
+    explain_not_run,
     method_notes,
     record_text,
     vote_note,
@@ -285,7 +286,7 @@ def results_table(records: Records, *, several: bool) -> str:
 
 
 def check_lines(records: Records, *, several: bool) -> list[str]:
-    """Return the notes on attacks, the warnings and errors of checks, and how many checks had which result."""
+    """Return the notes on attacks, warnings and errors, how many checks had which result, and which were not run."""
     lines = []
     for name, record in records:
         of = f" ({name})" if several else ""
@@ -297,6 +298,7 @@ def check_lines(records: Records, *, several: bool) -> list[str]:
             if check.result in ("error", "warning"):
                 lines.append(f"{check.result}{of}: {check.message} ({check.link})")
         lines.append(f"checks{of}: {count_results(record.checks)}")
+        lines += [f"not run{of}: {reason}" for reason in explain_not_run(record.checks)]
     return lines
 
 

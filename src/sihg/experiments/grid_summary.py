@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sihg.experiments.grid import Cell, Grid
 from sihg.store.answers import open_checks
-from sihg.store.statistics import Spread, group_similar, spread
+from sihg.store.statistics import Spread, spread
 
 
 @dataclass(frozen=True)
@@ -68,13 +68,15 @@ def _summary(method: str, cells: Sequence[Cell], attacks: Sequence[str]) -> Meth
 
 
 def collect_warnings(grid: Grid) -> list[GridWarning]:
-    """Return the failed checks of all cells that no later evaluation answers; similar ones are one warning."""
+    """Return the failed checks of all cells that no later evaluation answers: one warning per check, errors first."""
     checks = {
         cell.name: open_checks(record, cell.records()) for cell in grid.cells() if (record := cell.record()) is not None
     }
     warnings: list[GridWarning] = []
     for level in ("error", "warning"):
-        messages = [(name, check.message) for name, found in checks.items() for check in found if check.result == level]
-        groups = group_similar(messages)
-        warnings += [GridWarning(level, tuple(group), next(iter(group.values()))) for group in groups]
+        groups: dict[str, dict[str, str]] = {}
+        for name, check in ((name, check) for name, found in checks.items() for check in found):
+            if check.result == level:
+                groups.setdefault(check.name, {})[name] = check.message
+        warnings += [GridWarning(level, tuple(group), next(iter(group.values()))) for group in groups.values()]
     return warnings

@@ -207,6 +207,15 @@ def count_results(checks: Sequence[Check]) -> str:
     return f"{counts['fine']} fine, {', '.join(kinds)}, {counts['not run']} not run"
 
 
+def explain_not_run(checks: Sequence[Check]) -> list[str]:
+    """Return which checks were not run and why, one line per reason: "steps, runs: eps is 0"."""
+    reasons: dict[str, list[str]] = {}
+    for check in checks:
+        if check.result == "not run":
+            reasons.setdefault(check.message, []).append(check.name)
+    return [f"{', '.join(names)}: {reason}" for reason, names in reasons.items()]
+
+
 class AttackRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The result of one attack; `low` and `high` are the 95 % interval of the accuracy."""
 

@@ -219,7 +219,7 @@ def test_a_few_samples_more_prove_nothing() -> None:
         second = Outcome.begin("square-2", first.broken)
         second.broken[50 : 50 + more] = True
         joined = replace(first, attack="both", broken=second.broken, stages=(first, second))
-        found = {one.name: one for one in inspect_outcomes(samples, 397, plans, [joined], None)}
+        found = {one.name: one for one in inspect_outcomes(samples, 397, plans, [joined])}
         assert found["black box"].result == expected
     assert "another 3 samples, 0.76%, that" in found["black box"].message
 
@@ -233,7 +233,7 @@ def test_natural_errors_are_not_a_gain_of_the_black_box_attack() -> None:
         ]
         for outcome, n in zip(outcomes, (natural, 0, 20), strict=True):
             outcome.broken[:n] = True
-        found = {one.name: one.result for one in inspect_outcomes(digits(), 397, plans, outcomes, None)}
+        found = {one.name: one.result for one in inspect_outcomes(digits(), 397, plans, outcomes)}
         assert found["black box"] == expected
 
 
@@ -241,7 +241,7 @@ def test_natural_errors_are_not_a_gain_of_the_black_box_attack() -> None:
 def test_a_few_samples_that_an_attack_mends_prove_nothing(mended: int, expected: str) -> None:
     outcomes = [Outcome.begin(name, torch.arange(397) < n) for name, n in (("natural", 20), ("pgd-3", 20 - mended))]
     plans = plan_attacks("natural,pgd-3", Ball(EPS))
-    found = {one.name: one.result for one in inspect_outcomes(digits(), 397, plans, outcomes, None)}
+    found = {one.name: one.result for one in inspect_outcomes(digits(), 397, plans, outcomes)}
     assert found["below natural"] == expected
 
 
@@ -262,11 +262,10 @@ def test_the_natural_accuracy_of_the_standard_set_counts_too() -> None:
     )
     whole.stages = (natural,)
     found = {
-        one.name: one
-        for one in inspect_outcomes(samples, 397, plan_attacks("standard,pgd-3", ball), [whole, other], None)
+        one.name: one for one in inspect_outcomes(samples, 397, plan_attacks("standard,pgd-3", ball), [whole, other])
     }
     assert found["below natural"].message.startswith("pgd-3 leaves 97.48%, more than the natural 94.96%")
-    alone = {one.name: one for one in inspect_outcomes(samples, 397, plan_attacks("pgd-3", ball), [other], None)}
+    alone = {one.name: one for one in inspect_outcomes(samples, 397, plan_attacks("pgd-3", ball), [other])}
     assert alone["below natural"].result == "not run"
 
 
@@ -277,7 +276,7 @@ def test_noise_may_by_chance_make_the_model_better() -> None:
     for name, expected in (("noise-3", "fine"), ("pgd-3", "warning")):
         attacked.attack = name
         plans = plan_attacks(f"natural,{name}", ball)
-        found = {one.name: one.result for one in inspect_outcomes(samples, 397, plans, [natural, attacked], None)}
+        found = {one.name: one.result for one in inspect_outcomes(samples, 397, plans, [natural, attacked])}
         assert found["below natural"] == expected
 
 
@@ -289,7 +288,6 @@ def test_noise_may_by_chance_make_the_model_better() -> None:
         ("pgd-2,apgd-ce-2", "pgd", "fine"),
         ("pgd-2,square-2", "pgd", "fine"),
         ("pgd-2", "natural", "not run"),
-        ("pgd-2", None, "not run"),
         ("natural", "pgd", "not run"),
     ],
 )

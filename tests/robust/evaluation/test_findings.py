@@ -282,7 +282,21 @@ def test_warnings_name_their_place_in_the_documents() -> None:
     found = sihg.evaluate(healthy(), (x, y), eps=EPS, attacks="natural", samples=100)
     assert [check.name for check in found.warnings] == ["all samples"]
     assert f"warning: {found.warnings[0].message} (docs/checks.md#all-samples)" in str(found).splitlines()
-    assert str(found).splitlines()[-1] == f"checks: {count_results(found.checks)}"
+    assert f"checks: {count_results(found.checks)}" in str(found).splitlines()
+
+
+def test_checks_that_were_not_run_are_named_with_their_reason() -> None:
+    found = sihg.evaluate(healthy(), small_digits(), eps=EPS, attacks="natural,noise-1", trained_with="natural")
+    assert [line for line in str(found).splitlines() if line.startswith("not run: ")] == [
+        "not run: black box: needs an attack of several gradient steps and one of none, as in standard",
+        "not run: few steps: there is no attack with gradients",
+        "not run: other attacks: it was not trained against an attack",
+    ]
+    found = sihg.evaluate(healthy(), small_digits(), eps=EPS, attacks="pgd-2")
+    lines = str(found).splitlines()
+    assert lines[lines.index(f"checks: {count_results(found.checks)}") + 1] == (
+        "not run: above chance, below natural: natural is not among the attacks"
+    )
 
 
 def every_check() -> set[str]:

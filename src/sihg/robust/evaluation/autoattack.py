@@ -263,7 +263,7 @@ class AutoAttack:
                 state.keep(part)
                 log.follow(part)
             (outcome,) = joined = join_outcomes(task.plans, outcomes)
-            checks += inspect_outcomes(samples, len(samples), task.plans, joined, None)
+            checks += inspect_outcomes(samples, len(samples), task.plans, joined)
             checks.append(before.check())
         if state_path is not None:
             state.write()

@@ -14,11 +14,10 @@ from sihg.robust.attacks.pgd import PGD
 from sihg.robust.attacks.random_models import ADVISED_EOT, ONCE, VOTES, Draws
 from sihg.robust.attacks.registry import Plan
 from sihg.robust.attacks.runner import HALF_PRECISION, Outcome, attack_batch, load_rows
-from sihg.robust.attacks.square import Square
 from sihg.robust.attacks.transfer import Transfer
-from sihg.robust.attacks.user_function import FunctionAttack
 from sihg.robust.data.samples import Samples, stratified_rows
 from sihg.robust.evaluation.masking_module import suggest_bpda
+from sihg.robust.evaluation.remedies import add_strength
 from sihg.robust.gradients import (
     Loss,
     compute_logits,
@@ -100,7 +99,7 @@ def passes_differ(model: nn.Module, samples: Samples, seed: int) -> bool:
 
 
 def inspect_outcomes(
-    samples: Samples, total: int, plans: Mapping[str, Plan], outcomes: list[Outcome], trained_with: str | None
+    samples: Samples, total: int, plans: Mapping[str, Plan], outcomes: list[Outcome]
 ) -> Iterator[Check]:
     """Check what the attacks found."""
     yield check_full_split(len(samples), total)
@@ -113,7 +112,6 @@ def inspect_outcomes(
     natural = next((stage for stage in stages if stage.attack == "natural"), None)
     yield _check_above_chance(samples, natural)
     yield _check_below_natural(plans, outcomes, natural)
-    yield check_other_attacks(plans, trained_with)
     yield _check_black_box(plans, outcomes)
 
 
@@ -248,16 +246,6 @@ def _check_below_natural(plans: Mapping[str, Plan], outcomes: list[Outcome], nat
     return Check("below natural", "fine")
 
 
-def check_other_attacks(plans: Mapping[str, Plan], trained_with: str | None) -> Check:
-    """Check that there is another kind of attack than the one the model was trained against."""
-    attacks = [a for plan in plans.values() for a in plan.values() if not isinstance(a, Natural | Noise | Transfer)]
-    if trained_with in (None, "natural", "ibp") or not attacks:
-        why = "trained_with is not given" if trained_with is None else "it was not trained against an attack"
-        return Check("other attacks", "not run", why if attacks else "there is no attack")
-    message = f"{trained_with} trains against projected gradient steps, and only these were used: add standard"
-    return warn_if(all(isinstance(attack, PGD) for attack in attacks), "other attacks", message)
-
-
 def _check_black_box(plans: Mapping[str, Plan], outcomes: list[Outcome]) -> Check:
     """Check that attacks without gradients do not break samples that attacks with gradients miss."""
     black, white, natural = [], [], torch.zeros_like(outcomes[0].broken)
@@ -266,9 +254,9 @@ def _check_black_box(plans: Mapping[str, Plan], outcomes: list[Outcome]) -> Chec
         found, attack = stage.attacked & stage.broken, plan[stage.attack]  # in a sequence: what this stage broke itself
         if isinstance(attack, Natural):
             natural |= found
-        elif isinstance(attack, Square | Noise | Transfer):
+        elif attack.uses_gradients is False:
             black.append(found)
-        elif not isinstance(attack, FunctionAttack) and not (isinstance(attack, PGD) and attack.steps == 1):
+        elif attack.uses_gradients and attack.steps_per_run != 1:
             white.append(found)
     if not black or not white:
         why = "needs an attack of several gradient steps and one of none, as in standard"
@@ -276,7 +264,7 @@ def _check_black_box(plans: Mapping[str, Plan], outcomes: list[Outcome]) -> Chec
     gain = int((torch.stack(black).any(0) & ~torch.stack(white).any(0) & ~natural).sum())
     message = (
         f"attacks without gradients break another {gain} samples, {gain / len(natural):.2%}, that those with gradients "
-        "miss: gradients are masked, or these attacks are too weak; add standard, restarts and queries"
+        f"miss: gradients are masked, or these attacks are too weak; {add_strength(plans)}"
     )
     return warn_if(gain > CHANCE // 2 and gain > MAX_BLACK_BOX_GAIN * len(natural), "black box", message)
 

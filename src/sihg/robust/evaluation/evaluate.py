@@ -45,10 +45,10 @@ from sihg.robust.attacks.targeted import aim_plans
 from sihg.robust.attacks.transfer import Transfer
 from sihg.robust.data.contents import sum_of
 from sihg.robust.data.samples import Samples, open_samples, stratified_subset
+from sihg.robust.evaluation.coverage import inspect_coverage, is_decided
 from sihg.robust.evaluation.diagnostics import (
     ModelState,
     check_full_split,
-    check_other_attacks,
     inspect_model,
     inspect_outcomes,
     passes_differ,
@@ -62,6 +62,7 @@ from sihg.robust.evaluation.reattack import reattack_checks
 from sihg.robust.evaluation.targets import check_targeted, describe_targets, select_targets
 from sihg.robust.gradients import device_of, evaluation_mode, inner_mode, input_gradient
 from sihg.robust.models.outputs import unwrap_outputs
+from sihg.robust.models.training_tag import read_tag
 from sihg.robust.precision import FORMATS, FormatChoice, choose_format, number_formats
 from sihg.robust.threat import Ball, Bounds
 from sihg.store.checkpoint import sha256_of_tensors
@@ -180,7 +181,8 @@ def evaluate(
         eot: For random models: gradients and losses are means over so many draws; 20 is usual.
         votes: How many draws classify a point; it is broken if at least half are wrong (default: 10 if two passes
             differ, else 1).
-        trained_with: The method the model was trained with, if known, such as "pgd".
+        trained_with: The method the model was trained with, such as "pgd" (default: known of a model of `fit` or `load`
+            that still has its weights).
         points: Whether to keep the adversarial examples, `evaluation.points`.
         resume: A folder: continue the interrupted evaluation there, and keep partial results in it until `save`.
         workers: Processes that read a torch Dataset, if its items do not fit in memory or are random.
@@ -300,11 +302,14 @@ def run_task(
             checks.append(check_full_split(len(samples), task.header.of))
         elif task.kind is not Evaluation:
             checks.append(check_full_split(len(samples), task.header.of))
-            checks.append(check_other_attacks(task.plans, task.trained_with))
         else:
-            checks += inspect_outcomes(samples, task.header.of, task.plans, outcomes, task.trained_with)
+            checks += inspect_outcomes(samples, task.header.of, task.plans, outcomes)
             how: dict[str, Any] = {"draws": draws, "listen": None if tracker is None else tracker.begin_check}
             checks += reattack_checks(model, samples, task.ball, task.plans, outcomes, seed, **how)
+        if not task.kind.keeps_nearest:  # of the nearest points, which other attacks seek
+            masked = any(check.name == "gradients" and check.result == "warning" for check in checks)
+            decided = not task.radii and (task.ball.eps == 0 or is_decided(outcomes))
+            checks += inspect_coverage(task.plans, task.trained_with, masked=masked, decided=decided)
         checks = add_advice(checks, model, load_rows(model, samples, slice(MAX_SAMPLES))[0], task.ball, seed)
         checks.append(state.check())
     seconds = spent + time.perf_counter() - begin
@@ -424,6 +429,7 @@ def make_task(
     parts += [f"bpda-{name}-{stand_in}" for name, stand_in in header.bpda.items()]
     parts += [f"eot{eot}"] if eot > 1 else []
     parts += [f"votes{votes}"] if votes is not None else []
+    trained_with = read_tag(model) if trained_with is None else trained_with
     samples = whole if len(index) == len(whole) else whole.take(index)
     samples = samples.when_read(bounds=ball.bounds, workers=workers).settled()
     header = msgspec.structs.replace(header, contents=sum_of([samples]))

@@ -27,6 +27,7 @@ from sihg.store.schema import (
     EvaluationHeader,
     EvaluationRecord,
     count_results,
+    explain_not_run,
     method_notes,
     vote_note,
     write_record,
@@ -126,7 +127,8 @@ class Findings:
         lines += [f"note: {vote_note(row)}" for row in rows if isinstance(row, CurveRow) and row.votes > 1]
         lines += [f"note: {row.attack}: {row.remark}" for row in rows if row.remark]
         lines += [f"{check.result}: {check.message} ({check.link})" for check in (*self.errors, *self.warnings)]
-        return [*lines, f"checks: {count_results(self.checks)}"]
+        lines.append(f"checks: {count_results(self.checks)}")
+        return [*lines, *(f"not run: {reason}" for reason in explain_not_run(self.checks))]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -140,7 +142,9 @@ class Evaluation(Findings):
         >>> data = 0.9 * torch.eye(4), torch.arange(4)
         >>> evaluation = sihg.evaluate(torch.nn.Flatten(), data, eps="1/10", attacks="natural,fgsm")
         >>> evaluation
-        <Evaluation: 100.00 % under natural, fgsm; linf, eps 0.1 = 25.5/255, 4 samples, warnings: 0, errors: 0>
+        <Evaluation: 100.00 % under natural, fgsm; linf, eps 0.1 = 25.5/255, 4 samples, warnings: 3, errors: 0>
+        >>> [check.name for check in evaluation.warnings]
+        ['weak attacks', 'few steps', 'no black box']
         >>> evaluation.accuracy, evaluation["fgsm"].broken.tolist(), evaluation.name
         (1.0, [False, False, False, False], 'Flatten_data_natural+fgsm_eps-0.1')
     """
@@ -211,7 +215,7 @@ class RadiusCurve(Findings):
         >>> data = 0.9 * torch.eye(4), torch.arange(4)
         >>> curve = sihg.robust_curve(torch.nn.Flatten(), data, radii=[0, 0.3, 0.6], attacks="fgsm")
         >>> curve
-        <RadiusCurve: fgsm at 3 radii from 0 to 0.6; linf, 4 samples, warnings: 0, errors: 0>
+        <RadiusCurve: fgsm at 3 radii from 0 to 0.6; linf, 4 samples, warnings: 3, errors: 0>
         >>> curve.accuracy("fgsm")
         (1.0, 1.0, 0.0)
     """
