@@ -339,7 +339,7 @@ def test_an_attack_waits_a_few_times_per_run(name: str, most: int, waits: Waits)
     assert known[-1] <= int(found.broken.sum())
     for field in ("broken", "prediction", "margin"):
         assert torch.equal(getattr(found, field), getattr(expected, field)), field
-    constant = 12  # reads of a chunk: its checks, numbers, points and results
+    constant = 13  # reads of a chunk: its checks, numbers, points, distances and results
     assert waits.waits(in_ascent=True) + waits.waits(in_ascent=False) <= constant + most, waits.places
     assert_passes(found, expected)
 
