@@ -34,7 +34,7 @@ from sihg.cli.main import main as run_sihg
 from sihg.errors import InputError
 from sihg.robust.attacks.registry import build_plan
 from sihg.robust.data import as_samples, load, stratified_split
-from sihg.robust.evaluation.evaluate import choose_precision
+from sihg.robust.evaluation.search_format import choose_precision
 from sihg.robust.threat import Ball
 from sihg.robust.training.weights import load as load_run
 from sihg.robust.training.weights import read_run_weights

@@ -194,7 +194,7 @@ def test_a_full_disk_does_not_end_an_evaluation(
     assert "apgd-ce-5" in captured.out
     assert record(a) == whole
     cut(3)
-    assert run("evaluate", a, "--attacks", ATTACKS) == 130
+    assert run("evaluate", a, "--attacks", ATTACKS, "--again") == 130
     err = capsys.readouterr().err.splitlines()
     assert err[-2].startswith("warning: the results so far are lost: cannot write ")
     assert err[-1] == "sihg: interrupted"
@@ -263,7 +263,7 @@ def test_transfer_from_another_run(trained: Path, a: Path, cut: Cut, capsys: pyt
     found = Transfer(eps=0.05, source=load(other)).run(load(a), samples.floats(), samples.y)
     assert (row["attack"], row["broken"]) == (f"transfer:{other}", int(found.broken.sum()))
     cut(PARTS + 1)
-    assert run(*words) == 130
+    assert run(*words, "--again") == 130
     cut(0)
     capsys.readouterr()
     shutil.rmtree(other)

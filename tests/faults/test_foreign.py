@@ -226,7 +226,7 @@ def test_planted_verdicts_are_not_used(made: Path, tmp_path: Path) -> None:
     path = run / "evaluation" / f"{name}.partial.npz"
     write_arrays(path, {**planted, "text": np.array(json.dumps(about))})  # its sum is right, but not by the user's key
     with pytest.warns(UserWarning, match="not written by you"):
-        found = evaluate_run(run, EvaluationRequest("natural,fgsm", samples=20))
+        found = evaluate_run(run, EvaluationRequest("natural,fgsm", samples=20), again=True)
     assert isinstance(found, Evaluation)
     rows = [(row["attack"], row["accuracy"]) for row in honest]
     assert [(row.attack, row.accuracy) for row in found.rows()] == rows
@@ -242,7 +242,7 @@ def record_partial(run: Path) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[
 
     request = EvaluationRequest("natural,fgsm", samples=20)
     with pytest.raises(KeyboardInterrupt):
-        evaluate_run(run, request, progress=by_part(stop))
+        evaluate_run(run, request, again=True, progress=by_part(stop))
     (path,) = (run / "evaluation").glob("*.partial.npz")
     return read_arrays(path, key=user_key())
 

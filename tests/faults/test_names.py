@@ -17,7 +17,6 @@ from sihg.cli.main import main
 from sihg.cli.terminal import Bar, format_table, printable
 from sihg.parse import MAX_NAME_BYTES, expand_home, file_name
 from sihg.robust.data.locations import data_folder
-from sihg.robust.evaluation.evaluate import record_name
 from sihg.store.files import from_toml
 from tests.refused import refused
 
@@ -163,7 +162,7 @@ def test_bars_show_names_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_names_of_files_are_limited_in_bytes() -> None:
     for text in (*NAMES.values(), "\N{CJK UNIFIED IDEOGRAPH-4E00}" * 200, "\N{MATHEMATICAL BOLD SMALL A}" * 100):
-        for name in (file_name(text), file_name(text, hashed=True), record_name(["last", text])):
+        for name in (file_name(text), file_name(text, hashed=True), file_name("last", text)):
             assert len(name.encode()) <= MAX_NAME_BYTES + len("_01234567")
             assert re.fullmatch(r"[\w.+-]*", name)
     assert file_name("\N{CJK UNIFIED IDEOGRAPH-4E00}" * 200) != file_name("\N{CJK UNIFIED IDEOGRAPH-4E00}" * 201)

@@ -3,6 +3,7 @@
 import argparse
 import warnings
 from collections.abc import Iterable
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,9 +52,10 @@ fgsm, mi-fgsm and pgd, when it is misclassified at the end of a restart. The tab
 attacks together, then the certified one. A random model is asked 10 times at each point, and a sample is broken if at
 least half of the answers are wrong; `mean` is the share of right answers, `worst` that of samples without a wrong
 one. Checks warn if the result may mislead: docs/checks.md explains each. If an evaluation is interrupted, the same
-command continues it. Under torchrun the processes share the samples. Records are kept in RUN/evaluation: NAME.json
-the table, NAME.npz what each attack found per sample. RUN/gallery.npz has a sample of each class before and after the
-strongest attack. `sihg report RUN` shows them.
+command continues it; if it has ended, the same command shows its record, and --again makes it anew. Under torchrun the
+processes share the samples. Records are kept in RUN/evaluation: NAME.json the table, NAME.npz what each attack found
+per sample. RUN/gallery.npz has a sample of each class before and after the strongest attack. `sihg report RUN` shows
+them.
 """
 Record = EvaluationRecord | CurveRecord
 Records = list[tuple[str, Record]]  # per model: what to call it, and its record
@@ -127,6 +129,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
         "--target", type=count, metavar="C", help="attack towards class C, whose own samples are left out"
     )
     parser.add_argument("--points", action="store_true", help="keep the adversarial examples, NAME.points.npy")
+    parser.add_argument("--again", action="store_true", help="evaluate again although the same evaluation has a record")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the folder of the records (default: RUN/evaluation)")
     threat = parser.add_argument_group("the attacker (default: as the run was trained)")
     threat.add_argument("--eps", metavar="E", help="radius of the ball, such as 8/255")
@@ -206,7 +209,10 @@ def run(args: argparse.Namespace) -> int:
                 prepared = prepare(target, data_dir=args.data_dir, processes=processes)
                 if prepared.task.remark:
                     say(f"precision: {prepared.task.header.precision} ({prepared.task.remark})")
-                result = _run(prepared, display)
+                stored = None if args.again else prepared.find_stored()
+                if stored is not None:
+                    say(f"{_describe_stored(stored)}; --again makes it anew")
+                result = _run(prepared, display) if stored is None else stored
                 records.append((target.title, result.record))
                 try:
                     files += _save(prepared, result)
@@ -247,6 +253,12 @@ def _run(prepared: "PreparedEvaluation", display: EvaluationDisplay) -> "Result"
         if prepared.verdicts:
             say(f"{prepared.verdicts} verdicts are kept: the same command continues from there")
         raise
+
+
+def _describe_stored(result: "Result") -> str:
+    assert result.stored is not None
+    made = datetime.fromtimestamp(result.stored.stat().st_mtime).astimezone()
+    return f"not evaluated again: the record {result.stored} is of {made:%Y-%m-%d %H:%M}"
 
 
 def _save(prepared: "PreparedEvaluation", result: "Result") -> list[Path]:

@@ -263,6 +263,7 @@ class EvaluationHeader(Record, frozen=True, kw_only=True):
     votes: int = 1  # draws that classified each point
     files: dict[str, str] = {}  # SHA-256 of the files beside the record
     edited: bool = False  # on purpose, and accepted by `sihg check`
+    own_seal_with_seconds: str = ""  # by the user's key: a record that has it is not made again
 
 
 def method_notes(header: EvaluationHeader) -> list[str]:
@@ -297,6 +298,7 @@ class CurveRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     votes: int = 1
     mean: tuple[float, ...] = ()  # with several votes, at each radius, as is worst
     worst: tuple[float, ...] = ()
+    stages: tuple[AttackRow, ...] = ()  # of each radius
 
 
 def vote_note(row: CurveRow) -> str:

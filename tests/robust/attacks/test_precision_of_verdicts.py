@@ -182,7 +182,7 @@ def test_the_format_does_not_depend_on_autocast_around(model: nn.Module) -> None
 
 
 def test_the_record_names_the_format(model: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = import_module("sihg.robust.evaluation.evaluate")
+    module = import_module("sihg.robust.evaluation.search_format")
 
     def chosen(run_pass: Any, device: str) -> FormatChoice:
         run_pass("bfloat16")

@@ -16,7 +16,7 @@ from sihg.robust.attacks import PGD, Transfer, runner
 from sihg.robust.attacks.registry import Attacks
 from sihg.robust.evaluation import partial
 from sihg.robust.evaluation.diagnostics import inspect_model
-from sihg.robust.evaluation.findings import Evaluation
+from sihg.robust.evaluation.findings import Evaluation, Findings
 from sihg.robust.threat import Ball
 from sihg.store.files import sha256_of_file
 from sihg.store.schema import Check, CurveRecord, EvaluationRecord, count_results, read_evaluation
@@ -56,13 +56,19 @@ def small_digits() -> tuple[Tensor, Tensor]:
     return samples.floats(), samples.y
 
 
+def sealed_as(record: Any, found: Findings) -> Any:
+    """The record of an evaluation, with what only its file has."""
+    own = {name: getattr(record, name) for name in ("files", "own_seal_with_seconds")}
+    return msgspec.structs.replace(found.record, **own)
+
+
 def test_a_saved_evaluation_is_read_as_it_was(tmp_path: Path) -> None:
     found = sihg.evaluate(healthy(), small_digits(), eps=EPS, attacks="natural,pgd-3", samples=100, seed=2)
     path = found.save(tmp_path)
     assert path == tmp_path / "evaluation" / "Sequential_data_natural+pgd-3_eps-0.05_n100_seed2.json"
     record = read_evaluation(path)
     assert isinstance(record, EvaluationRecord)
-    assert record == msgspec.structs.replace(found.record, files=record.files)
+    assert record == sealed_as(record, found)
     assert record.files == {f"{path.stem}.npz": sha256_of_file(path.with_suffix(".npz"))}
     assert (record.samples, record.of, record.seed, record.eps, record.bounds) == (100, 150, 2, EPS, (0.0, 1.0))
     assert (record.checkpoint, record.weights, record.data, record.rule) == ("Sequential", "", "data", "any iterate")
@@ -223,7 +229,7 @@ def test_a_curve_is_what_evaluations_at_its_radii_leave(tmp_path: Path) -> None:
     path = curve.save(tmp_path)
     record = read_evaluation(path)
     assert isinstance(record, CurveRecord)
-    assert record == msgspec.structs.replace(curve.record, files=record.files)
+    assert record == sealed_as(record, curve)
     assert record.files == {f"{path.stem}.npz": sha256_of_file(path.with_suffix(".npz"))}
     assert path.stem == "Sequential_data_pgd-3+noise-1_curve-0-0.1-3"
     (axes,) = curve.plot(tmp_path / "curve.png").axes

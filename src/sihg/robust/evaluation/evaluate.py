@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from sihg.core.draw import seeded
 from sihg.core.processes import ALONE, Processes
-from sihg.errors import InputError, UnknownNameError
+from sihg.errors import InputError
 from sihg.parse import Number, file_name, parse_number
 from sihg.robust.attacks.base import Natural
 from sihg.robust.attacks.certified import Proof, has_interval_bounds
-from sihg.robust.attacks.chunk_size import limit_rows, rows_per_chunk
+from sihg.robust.attacks.chunk_size import limit_rows
 from sihg.robust.attacks.random_models import VOTES, Draws
 from sihg.robust.attacks.registry import Attacks, LoadSource, Plan, check_radii, describe_plans, plan_attacks
 from sihg.robust.attacks.replaced_gradients import (
@@ -59,18 +59,16 @@ from sihg.robust.evaluation.normalisation import check_normalisation
 from sihg.robust.evaluation.partial import PartialResults
 from sihg.robust.evaluation.progress import Progress, ProgressTracker, check_progress
 from sihg.robust.evaluation.reattack import reattack_checks
+from sihg.robust.evaluation.search_format import choose_precision
+from sihg.robust.evaluation.stored import find_stored, fingerprint
 from sihg.robust.evaluation.targets import check_targeted, describe_targets, select_targets
-from sihg.robust.gradients import device_of, evaluation_mode, inner_mode, input_gradient
+from sihg.robust.gradients import device_of, evaluation_mode
 from sihg.robust.models.outputs import unwrap_outputs
 from sihg.robust.models.training_tag import read_tag
-from sihg.robust.precision import FORMATS, FormatChoice, choose_format, number_formats
 from sihg.robust.threat import Ball, Bounds
 from sihg.store.checkpoint import sha256_of_tensors
 from sihg.store.run_folder import FolderHandle, describe_environment
 from sihg.store.schema import EvaluationHeader, Json
-
-PRECISIONS = (*FORMATS, "auto")
-PROBED_ROWS = 128  # that `auto` measures passes on
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +182,8 @@ def evaluate(
         trained_with: The method the model was trained with, such as "pgd" (default: known of a model of `fit` or `load`
             that still has its weights).
         points: Whether to keep the adversarial examples, `evaluation.points`.
-        resume: A folder: continue the interrupted evaluation there, and keep partial results in it until `save`.
+        resume: A folder: return the same evaluation if it was saved there, or continue it if it was interrupted; and
+            keep partial results there until `save`.
         workers: Processes that read a torch Dataset, if its items do not fit in memory or are random.
         batch_size: The most samples to attack at once (default: as many as are fast). Draws do not depend on it, so
             results can differ by rounding only.
@@ -205,8 +204,7 @@ def evaluate(
     how: dict[str, Any] = {"last_iterate": last_iterate, "precision": precision, "bpda": bpda, "eot": eot}
     how |= {"votes": votes, "workers": workers, "batch_size": batch_size, "processes": processes}
     task = make_task(*arguments, targets=targets, **how)
-    home = None if resume is None else Path(resume) / "evaluation"
-    result = run_task(task, task.open_partial(home, points=points, processes=processes), progress, processes)
+    result = resume_task(task, resume, points, progress, processes)
     assert isinstance(result, Evaluation)
     return result
 
@@ -257,10 +255,20 @@ def robust_curve(
     how: dict[str, Any] = {"last_iterate": last_iterate, "precision": precision, "bpda": bpda, "eot": eot}
     how |= {"votes": votes, "workers": workers, "batch_size": batch_size, "processes": processes}
     task = make_task(*arguments, **how)
-    home = None if resume is None else Path(resume) / "evaluation"
-    result = run_task(task, task.open_partial(home, points=points, processes=processes), progress, processes)
+    result = resume_task(task, resume, points, progress, processes)
     assert isinstance(result, RadiusCurve)
     return result
+
+
+def resume_task(
+    task: Task, folder: str | Path | None, points: bool, progress: Progress | None, processes: Processes
+) -> Findings:
+    """Return the evaluation that a folder holds, or make it, continuing what was interrupted there."""
+    home = None if folder is None else Path(folder) / "evaluation"
+    stored = None if home is None else find_stored(task, home, points=points, processes=processes)
+    if stored is not None:
+        return stored
+    return run_task(task, task.open_partial(home, points=points, processes=processes), progress, processes)
 
 
 def run_task(
@@ -271,6 +279,7 @@ def run_task(
 ) -> Findings:
     """Attack and check. If this is interrupted, the partial results are written."""
     model, samples, seed = task.model, task.samples, task.header.seed
+    asked = fingerprint(task)
     check_progress(progress)
     begin = time.perf_counter()
     with (
@@ -318,6 +327,7 @@ def run_task(
         environment=describe_environment(),
         radii=task.radii,
         partial=partial,
+        fingerprint=asked,
     )
 
 
@@ -433,7 +443,7 @@ def make_task(
     samples = whole if len(index) == len(whole) else whole.take(index)
     samples = samples.when_read(bounds=ball.bounds, workers=workers).settled()
     header = msgspec.structs.replace(header, contents=sum_of([samples]))
-    record, seen = record_name(parts), (trained_with, tuple(radii), choice.reason, stand_ins, batch_size, votes)
+    record, seen = file_name(*parts), (trained_with, tuple(radii), choice.reason, stand_ins, batch_size, votes)
     return Task(model, samples, index, ball, plans, header, record, *seen, RadiusCurve if radii else Evaluation)
 
 
@@ -447,36 +457,6 @@ def _drop_vain_proofs(plans: Mapping[str, Plan], model: nn.Module, samples: Samp
         name: {stage: attack for stage, attack in plan.items() if not isinstance(attack, Proof)}
         for name, plan in plans.items()
     }
-
-
-def choose_precision(model: nn.Module, samples: Samples, plans: Mapping[str, Plan], precision: str) -> FormatChoice:
-    """Return the number format of the searches; `auto` measures passes on the first samples, if an attack has any."""
-    if precision not in PRECISIONS:
-        raise UnknownNameError("precision", precision, list(PRECISIONS))
-    if precision != "auto":
-        return FormatChoice(precision, "")
-    if not any(attack.searches_fast for plan in plans.values() for attack in plan.values()):
-        return FormatChoice("float32", "no attack among these searches in bfloat16")
-    x, y = load_rows(model, samples, slice(min(PROBED_ROWS, len(samples), rows_per_chunk(samples.shape))))
-
-    def search_once(name: str) -> None:
-        with number_formats(model, ascent=name), inner_mode(model, "running"):
-            input_gradient(model, x, y)
-
-    return choose_format(search_once, x.device.type)
-
-
-def record_name(parts: Sequence[str], *, hashed: bool = False) -> str:
-    """Join what was evaluated, and how, to the name of a record's files.
-
-    Args:
-        parts: What tells this record from others.
-        hashed: Whether to add a hash of the parts, which a very long name has in any case.
-
-    >>> record_name(["last", "test", "natural+pgd-20", "eps-8/255"])
-    'last_test_natural+pgd-20_eps-8-255'
-    """
-    return file_name(*parts, hashed=hashed)
 
 
 def _sha256_of_code(model: nn.Module) -> str:

@@ -10,19 +10,21 @@ from torch import nn
 
 from sihg.core.processes import ALONE, Processes
 from sihg.errors import InputError, UnknownNameError
-from sihg.parse import parse_norm, parse_number
+from sihg.parse import file_name, parse_norm, parse_number
 from sihg.robust.attacks.nearest import plan_nearest
 from sihg.robust.attacks.random_models import Draws
 from sihg.robust.attacks.registry import Attacks, attack_names, parse_curve, plan_attacks
 from sihg.robust.attacks.runner import check_device, check_model
 from sihg.robust.data.samples import Samples
 from sihg.robust.data.sources import open_data
-from sihg.robust.evaluation.evaluate import PRECISIONS, Task, make_task, record_name, run_task
+from sihg.robust.evaluation.evaluate import Task, make_task, run_task
 from sihg.robust.evaluation.findings import Evaluation, RadiusCurve
 from sihg.robust.evaluation.gallery import save_gallery
 from sihg.robust.evaluation.minimum import DEFAULT_ATTACKS, MinimumNorms, as_minimum
 from sihg.robust.evaluation.partial import PartialResults
 from sihg.robust.evaluation.progress import Progress
+from sihg.robust.evaluation.search_format import PRECISIONS
+from sihg.robust.evaluation.stored import find_stored
 from sihg.robust.models.foreign import HF_CONFIG, is_library_model
 from sihg.robust.models.load_model import check_source
 from sihg.robust.models.normalise import Normalisation
@@ -136,7 +138,7 @@ class EvaluationRequest:
         parts += [f"normalise-{self.normalise}"] if self.normalise else []
         parts += [f"key-{self.weights_key}"] if self.weights_key else []
         parts += [f"minimum-{self.minimum}"] if self.minimum else []
-        return record_name(parts, hashed=any(":" in name for name in (*self.attacks, *self.bpda.values())))
+        return file_name(*parts, hashed=any(":" in name for name in (*self.attacks, *self.bpda.values())))
 
     def gallery_of(self, weights: Weights) -> Path | None:
         """Return the file of a run's gallery if this evaluates the run as it was trained, on its test samples."""
@@ -173,6 +175,13 @@ class PreparedEvaluation:
     handle: FolderHandle | None = None  # of the run that gets the record
     processes: Processes = ALONE
 
+    def find_stored(self) -> Result | None:
+        """Return the result if the record of the very same evaluation is there already, else None."""
+        home, points = self.target.home, self.target.request.points
+        found = None if home is None else find_stored(self.task, home, points=points, processes=self.processes)
+        assert found is None or isinstance(found, Result)
+        return found
+
     def run(self, progress: Progress | None = None) -> Result:
         """Attack and check; an interruption leaves partial results, with which the next run continues."""
         result = run_task(self.task, self.partial, progress, self.processes)
@@ -187,19 +196,21 @@ class PreparedEvaluation:
     def save(self, result: Result) -> list[Path]:
         """Write the record, and the run's gallery; return the files that a user may want to open.
 
-        Of several processes only the first writes.
+        Of several processes only the first writes. Of a stored result only a missing gallery is.
         """
         if self.target.home is None or not self.processes.is_first:
             return []
         if self.handle is not None:
             self.handle.check()
-        if self.target.gallery is not None:
+        if self.target.gallery is not None and not (result.stored and status(self.target.gallery)):
             try:
                 save_gallery(self.target.gallery, self.task, result.outcomes)
             except InputError:
-                if self.partial is not None:
+                if self.partial is not None and result.stored is None:
                     self.partial.write()  # the same command continues with these verdicts
                 raise
+        if result.stored is not None:
+            return [result.stored]
         return result.write(self.target.home, self.target.name)  # last: the record says that all is there
 
 
@@ -209,16 +220,20 @@ def evaluate_run(
     *,
     data_dir: Path | None = None,
     out: Path | None = None,
+    again: bool = False,
     progress: Progress | None = None,
     processes: Processes = ALONE,
 ) -> Result:
     """Evaluate a run, one of its checkpoints or a model from elsewhere, and write its record, as `sihg evaluate` does.
+
+    If the record of the same evaluation is there already, it is read instead: `evaluation.stored` is its path then.
 
     Args:
         path: The folder of a run or of a checkpoint, a file of weights, or timm:NAME, hf:FOLDER, robustbench:NAME.
         request: Which attacks on which samples (default: natural and pgd-20 on all test samples).
         data_dir: The folder of the data files.
         out: Where the record goes (default: RUN/evaluation; of a file, nowhere).
+        again: Whether to make the evaluation again if its record is there.
         progress: Receives an EvaluationProgress after each pass of the model, and before and after each part.
         processes: From `join_processes`: all of them call this with the same arguments, and share the attacks.
     Returns:
@@ -232,7 +247,8 @@ def evaluate_run(
     """
     (target,) = find_targets([Path(path)], request or EvaluationRequest(), out=out)
     prepared = prepare(target, data_dir=data_dir, processes=processes)
-    result = prepared.run(progress)
+    stored = None if again else prepared.find_stored()
+    result = prepared.run(progress) if stored is None else stored
     prepared.save(result)
     return result
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from sihg.errors import InputError
 from sihg.robust.attacks.registry import radius_name
 from sihg.robust.attacks.runner import Outcome
+from sihg.robust.evaluation.own_seal import seal_record
 from sihg.robust.evaluation.partial import PartialResults
 from sihg.robust.threat import Ball
 from sihg.store.arrays import write_arrays
@@ -56,11 +57,14 @@ class Findings:
     keeps_nearest: ClassVar[bool] = False  # of each sample the nearest misclassified point, not the first found
     radii: tuple[float, ...] = ()  # of a curve, growing
     partial: PartialResults | None = None
+    kept_points: Tensor | None = None  # of an evaluation that was stored
+    fingerprint: str = ""  # of all that decides the result; "" if that is not known
+    stored: Path | None = None  # the record that this was read from; None if the attacks were run
 
     @property
     def points(self) -> Tensor | None:
         """Each sample's point of the first attack that broke it, else that of the smallest margin; None if not kept."""
-        return None if self.partial is None else self.partial.points
+        return self.kept_points if self.partial is None else self.partial.points
 
     @property
     def errors(self) -> list[Check]:
@@ -102,15 +106,17 @@ class Findings:
         if votes:
             arrays["wrong"] = torch.stack(votes).numpy()
         kept = [write_arrays(home / f"{name}.npz", arrays)]
-        if self.partial is not None and self.points is not None:
-            self.partial.flush()
+        if self.points is not None:
             kept.append(home / f"{name}.points.npy")
-            if kept[-1] != self.partial.points_path:
+            if self.partial is not None:
+                self.partial.flush()
+            if self.partial is None or kept[-1] != self.partial.points_path:
                 buffer = io.BytesIO()
                 np.save(buffer, self.points.numpy())
                 write_bytes(kept[-1], buffer.getvalue())
         sums = {path.name: sha256_of_file(path) for path in kept}
-        record = write_record(home / f"{name}.json", msgspec.structs.replace(self.record, files=sums))
+        sealed = seal_record(msgspec.structs.replace(self.record, files=sums), self.fingerprint)
+        record = write_record(home / f"{name}.json", sealed)
         if self.partial is not None:
             self.partial.remove()
         return [record, *kept[1:]]
@@ -325,4 +331,5 @@ def _curve_row(outcome: Outcome, radii: Sequence[float]) -> CurveRow:
         votes=outcome.votes,
         mean=tuple(stage.mean_accuracy for stage in stages if stage.mean_accuracy is not None),
         worst=tuple(stage.worst_accuracy for stage in stages if stage.worst_accuracy is not None),
+        stages=tuple(_attack_row(stage) for stage in outcome.stages),
     )

@@ -16,7 +16,7 @@ from sihg.robust.attacks.nearest import plan_nearest
 from sihg.robust.attacks.registry import attack_names
 from sihg.robust.attacks.replaced_gradients import Bpda
 from sihg.robust.data.samples import open_samples
-from sihg.robust.evaluation.evaluate import Task, make_task, run_task
+from sihg.robust.evaluation.evaluate import Task, make_task, resume_task
 from sihg.robust.evaluation.findings import Findings, describe_ball, draw_curves
 from sihg.robust.evaluation.progress import Progress
 from sihg.robust.threat import Ball, Bounds
@@ -196,8 +196,7 @@ def minimum_eps(
     how: dict[str, Any] = {"last_iterate": False, "bpda": bpda, "eot": eot, "votes": votes, "batch_size": batch_size}
     task = make_task(*arguments, trained_with, **how, workers=workers, processes=processes)
     task = as_minimum(task, f"minimum_{task.name}")
-    home = None if resume is None else Path(resume) / "evaluation"
-    result = run_task(task, task.open_partial(home, points=points, processes=processes), progress, processes)
+    result = resume_task(task, resume, points, progress, processes)
     assert isinstance(result, MinimumNorms)
     return result
 

@@ -84,7 +84,7 @@ class PartialResults:
     def points(self) -> Tensor | None:
         """The point found for each sample; None if they are not kept, or nothing was attacked yet."""
         if self._points is None and self.points_path is not None and self._outcomes:
-            self._points = _map_points(self.points_path)
+            self._points = map_points(self.points_path)
         return None if self._points is None else torch.from_numpy(self._points)
 
     def stay_in_memory(self) -> None:
@@ -118,7 +118,7 @@ class PartialResults:
                 if not self._outcomes:
                     self._check_folder()
                     _make_points(self.points_path, shape, dtype)
-                self._points = _map_points(self.points_path)
+                self._points = map_points(self.points_path)
                 if self._points.shape != shape or self._points.dtype != dtype:
                     raise InputError("points-file-shape", path=self.points_path, found=self._points.shape, shape=shape)
         broken, least = torch.zeros(n, dtype=torch.bool), torch.full((n,), math.inf)
@@ -242,7 +242,7 @@ def _make_points(path: Path, shape: tuple[int, ...], dtype: np.dtype[np.floating
             temporary.unlink(missing_ok=True)
 
 
-def _map_points(path: Path) -> np.memmap[tuple[int, ...], np.dtype[np.floating]]:
+def map_points(path: Path) -> np.memmap[tuple[int, ...], np.dtype[np.floating]]:
     """Map the file of points, which must be a file of its own."""
     try:
         os.close(open_in_place(path))
