@@ -122,6 +122,8 @@ def _run(args: argparse.Namespace, processes: "Processes") -> int:
     grid_run = _grid_run(args, processes)
     grid = grid_run.grid
     say(f"settings: preset {args.preset or args.data}")
+    for remark in grid.remarks:
+        say(f"settings: {remark}")
     cells, left = len(grid_run.cells), len(grid_run.left)
     if left:
         say("measuring a few steps of each method")

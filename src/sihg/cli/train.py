@@ -106,6 +106,7 @@ def choose_settings(
 ) -> "Settings":
     """Return the settings of the config or the preset (default: the preset of the data), changed by those given."""
     from sihg.robust.training.config import Settings, read_preset, read_presets, read_settings
+    from sihg.robust.training.lengths import change_config, change_preset
     from sihg.store.files import from_toml
 
     if preset and config:
@@ -116,14 +117,18 @@ def choose_settings(
         say(f"settings: {config}")
         if ":" in given.get("data", settings.data) and "eps" not in given.keys() | from_toml(config).keys():
             raise InputError("config-without-eps", config=config)
+        settings, lines = change_config(config, settings, given)
     elif preset or base in read_presets():
-        settings = read_preset(base, method)
         say(f"settings: preset {base}")
+        settings, lines = change_preset(f"preset {base}", read_preset(base, method), given)
     else:
         if ":" in base and "eps" not in given:
             raise InputError("own-data-eps", base=base)
         settings = Settings().with_values({"method": method} if method else {})
-    return settings.with_values(given)
+        settings, lines = change_preset("the default", settings, given)
+    for line in lines:
+        say(f"settings: {line}")
+    return settings
 
 
 # ---- what a training does and prints, here and in `sihg resume`

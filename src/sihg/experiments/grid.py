@@ -137,6 +137,7 @@ class Grid:
         samples: How many test samples are attacked; None for all.
         threads: The threads of each cell. Floating-point sums depend on their number.
         trust: Whether to use what lies in the folder although no command of yours made it.
+        remarks: What to tell about the settings.
     Example:
         >>> grid = Grid(Path("runs/small"), {"pgd": Settings(epochs=2)}, trials=2, attacks=("natural", "pgd-20"))
         >>> [cell.name for cell in grid.cells()]
@@ -150,6 +151,7 @@ class Grid:
     samples: int | None = None
     threads: int = 1
     trust: bool = False
+    remarks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for method, run in self.settings.items():

@@ -19,6 +19,7 @@ from sihg.experiments.torchrun import Processes, joined_processes
 from sihg.interrupt import stop_on_interrupt
 from sihg.parse import parse_names
 from sihg.robust.training import config
+from sihg.robust.training.lengths import change_preset
 
 DEFAULT_METHODS = ("pgd", "dat", "yopo", "msi-hg")
 LAUNCHERS = ("local", "slurm")
@@ -253,7 +254,8 @@ def build_grid(
         out: The folder of the runs (default: runs/reproduce-PRESET).
         threads: The threads of each cell.
         trust: Whether to continue in a folder that no command of yours made, with the results in it.
-        settings: Settings of the runs by name; each goes to the methods that have it.
+        settings: Settings of the runs by name; each goes to the methods that have it. With another eps, the lengths of
+            the preset that are not among them follow: `Grid.remarks` says which.
     Returns:
         The grid, ready for `run_grid`.
     Raises:
@@ -276,14 +278,18 @@ def build_grid(
     base = preset or data
     names = _names(methods, "methods", "pgd,dat")
     chosen = {name: config.read_preset(base, name).with_values({"data": data}) for name in names}
+    runs = {
+        name: change_preset(f"preset {base}", run, _settings_of(name, names, given)) for name, run in chosen.items()
+    }
     return Grid(
         folder=Path("runs") / f"reproduce-{base}" if out is None else Path(out),
-        settings={name: run.with_values(_settings_of(name, list(chosen), given)) for name, run in chosen.items()},
+        settings={name: run for name, (run, _) in runs.items()},
         trials=trials,
         attacks=tuple(_names(attacks, "attacks", "natural,pgd-20")),
         samples=samples,
         threads=threads,
         trust=trust,
+        remarks=tuple(f"{name}: {line}" for name, (_, lines) in runs.items() for line in lines),
     )
 
 

@@ -20,7 +20,8 @@ def setting(default: Any, about: str, **limits: Any) -> Any:
     Args:
         default: Its default; dataclasses.MISSING for none.
         about: Its help text.
-        **limits: `least` and `most` (inclusive), `above` and `below` (exclusive), `choices` of names; and other data.
+        **limits: `least` and `most` (inclusive), `above` and `below` (exclusive), `choices` of names; and other data:
+            `length` says that it is in the unit of the samples, so that a preset's value follows eps.
     """
     return field(default=default, metadata={"help": about, **limits})
 
@@ -132,7 +133,7 @@ class PGDSettings(AdversarialSettings):
     """T ascent steps of 2.5 eps / T from a random start, then train there."""
 
     steps: int = setting(10, "ascent steps T", least=1)
-    step_size: float | None = setting(None, STEP_SIZE, above=0)
+    step_size: float | None = setting(None, STEP_SIZE, above=0, length=True)
     statistics: str = setting("batch", STATISTICS, choices=("batch", "running"))
 
 
@@ -141,7 +142,7 @@ class DATSettings(AdversarialSettings):
     """PGD AT in which a sample stops once its attack is strong enough for the current epoch."""
 
     steps: int = setting(10, "ascent steps T at most", least=1)
-    step_size: float | None = setting(None, STEP_SIZE, above=0)
+    step_size: float | None = setting(None, STEP_SIZE, above=0, length=True)
     fosc_max: float = setting(0.5, "threshold at the start of training; 0 takes every step, as PGD AT does", least=0)
     control_epochs: float = setting(
         40.0, "epochs until the threshold is 0 (default of a run: 0.8 of its epochs)", above=0, share_of_epochs=0.8
@@ -160,7 +161,9 @@ class YOPOSettings(AdversarialSettings):
 
     outer: int = setting(10, "full passes M per batch", least=1)
     inner: int = setting(5, "ascent steps N through the stem after each", least=0)
-    step_size: float | None = setting(None, "length of an ascent step (default eps / 4, eps as ramped)", above=0)
+    step_size: float | None = setting(
+        None, "length of an ascent step (default eps / 4, eps as ramped)", above=0, length=True
+    )
     stem_gradient: str = setting(
         "hamiltonian", "the stem's weights learn from: hamiltonian or both", choices=("hamiltonian", "both")
     )
@@ -172,7 +175,7 @@ class TRADESSettings(AdversarialSettings):
 
     beta: float = setting(6.0, "weight of the divergence (the authors: 6 on CIFAR-10, 1 on MNIST)", least=0)
     steps: int = setting(10, "ascent steps", least=1)
-    step_size: float | None = setting(None, STEP_SIZE, above=0)
+    step_size: float | None = setting(None, STEP_SIZE, above=0, length=True)
 
 
 @dataclass(kw_only=True)
@@ -192,10 +195,14 @@ class MSIHGSettings(AdversarialSettings):
 
     default_theta: ClassVar[float] = 1.0
 
-    tau: float | None = setting(None, "how far from the stored perturbation the search may go (default eps)", above=0)
+    tau: float | None = setting(
+        None, "how far from the stored perturbation the search may go (default eps)", above=0, length=True
+    )
     steps: int = setting(5, "ascent steps T", least=1)
-    step_size: float | None = setting(None, STEP_SIZE, above=0)
-    noise: float | None = setting(None, "radius of the noise added to the stored perturbation (default tau)", least=0)
+    step_size: float | None = setting(None, STEP_SIZE, above=0, length=True)
+    noise: float | None = setting(
+        None, "radius of the noise added to the stored perturbation (default tau)", least=0, length=True
+    )
     fresh: float = setting(
         0.0, "share of the samples, drawn anew each time, whose search starts anywhere in the ball", least=0, most=1
     )
