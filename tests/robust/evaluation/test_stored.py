@@ -246,7 +246,7 @@ def test_evaluate_reads_what_was_saved_in_the_folder(tmp_path: Path) -> None:
     assert second.points is not None
     assert first.points is not None
     assert torch.equal(second.points, first.points)
-    assert python(tmp_path, trained_with="pgd")[1]  # other checks
+    assert python(tmp_path, trained_with="msi-hg")[1]  # other checks
     path = second.save(tmp_path / "copy")
     assert read_json(path, "")["files"] == read_json(tmp_path / "evaluation" / path.name, "")["files"]
     assert not python(tmp_path / "copy", points=True)[1]

@@ -307,9 +307,7 @@ def run_task(
         spent = time.perf_counter() - begin
         outcomes = _attack(task, partial, tracker, processes)
         begin = time.perf_counter()
-        if task.header.target:
-            checks.append(check_full_split(len(samples), task.header.of))
-        elif task.kind is not Evaluation:
+        if task.header.target or task.kind is not Evaluation:
             checks.append(check_full_split(len(samples), task.header.of))
         else:
             checks += inspect_outcomes(samples, task.header.of, task.plans, outcomes)
