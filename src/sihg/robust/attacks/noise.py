@@ -13,7 +13,7 @@ from sihg.robust.threat import extreme_noise, uniform_noise
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Noise(Attack):
-    """Try random points: some anywhere in the ball, as many at its extremes (corners of the box, or the L2 sphere).
+    """Try random points: some anywhere in the ball, as many at its extremes: corners, or for L2 the sphere.
 
     Args:
         draws: Points of each kind.
