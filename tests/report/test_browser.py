@@ -13,6 +13,7 @@ import pytest
 
 from sihg.report.training_report import report_training
 from tests.report.folders import (
+    attack_row,
     rows,
     write_curve,
     write_evaluation,
@@ -66,11 +67,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report with all that a report can have, and names that are hard on it."""
     folder = tmp_path_factory.mktemp("browser") / "runs"
     for method in ("msi-hg", "pgd", "a-method-whose-name-is-very-long-indeed"):
-        for seed in range(2):
+        for seed in range(3):
             done = rows([0.5, 0.7, 0.9], [0.1 + 0.1 * seed, 0.3, 0.4])
             warnings = ["a warning " + "long" * 40]
             run = write_run(folder / f"{method}-s{seed}", done, method=method, seed=seed, warnings=warnings)
-            record = write_evaluation(run)
+            attacks = [attack_row("natural", 0.9 + 0.01 * seed), attack_row("pgd-20", 0.4 + 0.1 * seed)]
+            record = write_evaluation(run, attacks=attacks)
             write_verdicts(record, {"natural": [0, 1], "pgd-20": [0, 0]}, [0, 1])
             write_curve(run)
             write_gallery(run)

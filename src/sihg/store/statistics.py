@@ -66,7 +66,7 @@ def spread_text(found: Spread, write: Callable[[float], str]) -> str:
 
     Example:
         >>> spread_text(Spread(0.5, None, 2, 3, 0.25, 0.75), str)
-        '0.5\\xa0(0.25 - 0.75; 2 of 3)'
+        '0.5 (0.25\\xa0-\\xa00.75; 2\\xa0of\\xa03)'
     """
     space = "\N{NO-BREAK SPACE}"
     text = write(found.mean)
@@ -74,10 +74,10 @@ def spread_text(found: Spread, write: Callable[[float], str]) -> str:
         text += f"{space}±{space}{write(found.deviation)}"
     notes = []
     if found.n == 2 and found.low is not None and found.high is not None and found.low < found.high:
-        notes.append(f"{write(found.low)} - {write(found.high)}")
+        notes.append(f"{write(found.low)} - {write(found.high)}".replace(" ", space))
     if found.of is not None:
-        notes.append(f"{found.n} of {found.of}")
-    return f"{text}{space}({'; '.join(notes)})" if notes else text
+        notes.append(f"{found.n} of {found.of}".replace(" ", space))
+    return f"{text} ({'; '.join(notes)})" if notes else text  # may wrap before the bracket
 
 
 def welch(one: Spread, other: Spread) -> tuple[float, float, float]:

@@ -53,7 +53,7 @@ def test_a_mean_over_some_of_the_trials_says_so() -> None:
     some = Table([Column("a", "a")], [[Spread(0.5, 0.125, 3, 4)], [Spread(0.5, None, 2, 4, 0.25, 0.75)]])
     lines = as_markdown(some).splitlines()
     assert lines[2:] == ["| 0.5 ± 0.125 (3 of 4) |", "| 0.5 (0.25 - 0.75; 2 of 4) |"]
-    assert "0.5~(0.25 - 0.75; 2 of 4)" in as_latex(some)
+    assert "0.5 (0.25~-~0.75; 2~of~4)" in as_latex(some)
 
 
 def test_no_spreadsheet_runs_a_cell() -> None:

@@ -125,7 +125,7 @@ def page_table(
     rows = []
     for row, texts, colour in zip(table.rows, shown.rows, colours, strict=True):
         cells = [
-            PageCell(_with_power(str(text)), _value(cell), kind)
+            PageCell(_number_text(str(text)) if kind == "number" else str(text), _value(cell), kind)
             for cell, text, kind in zip(row, texts, kinds, strict=True)
         ]
         rows.append(PageRow(_breakable(str(row[0])), colour, cells[1:]))
@@ -204,8 +204,11 @@ def _breakable(name: str) -> Markup:
     return Markup(re.sub("([_+])", r"\1<wbr>", str(escape(name)))) if len(name) > LONG_NAME else escape(name)
 
 
-def _with_power(text: str) -> str | Markup:
-    """Write 1.5e-09 as a power of ten."""
+def _number_text(text: str) -> str | Markup:
+    """Write 1.5e-09 as a power of ten; put what is in brackets behind a number below it."""
+    number, bracket, rest = text.partition(" (")
+    if bracket:
+        return Markup('{} <span class="quiet">({}</span>').format(number, rest)
     power = re.fullmatch(r"(-?[\d.]+)e([+-]\d+)", text)
     if power is None:
         return text

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from sihg.store.statistics import Spread, spread_text
 
-PERCENT = "\N{NO-BREAK SPACE}%"  # the end of a heading above shares
+NO_BREAK = "\N{NO-BREAK SPACE}"
+PERCENT = f"{NO_BREAK}%"  # the end of a heading above shares
 SPREAD_PARTS = ("deviation", "low", "high")  # that follow a mean in a CSV
 FORMULA_STARTS = ("=", "+", "-", "@")  # a spreadsheet runs text that begins with one of these
 LATEX = {  # characters that LaTeX reads as commands, or does not know
@@ -127,8 +128,9 @@ def for_reading(table: Table) -> Table:
         texts = []
         for i in shown:
             text, size = _reading(row[i], table.columns[i]), sizes.get(table.columns[i].key)
-            is_counted = size is not None and row[i] is not None and row[size] is not None
-            texts.append(f"{text} (n = {cell_text(row[size])})" if size is not None and is_counted else text)
+            if size is not None and row[i] is not None and row[size] is not None:
+                text += f" (n{NO_BREAK}={NO_BREAK}{cell_text(row[size])})"
+            texts.append(text)
         rows.append([*texts])
     return Table([table.columns[i] for i in shown], rows)
 
