@@ -54,6 +54,7 @@ def test_nothing_answers_an_error() -> None:
         {"precision": "bfloat16"},
         {"data": "mnist"},
         {"split": "train"},
+        {"target": "class 3"},
         {"edited": True},
         SOME,
     ],

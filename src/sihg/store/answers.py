@@ -38,7 +38,7 @@ def _is_wider(other: AnyRecord, record: AnyRecord) -> bool:
 
 def _question(record: AnyRecord) -> tuple[object, ...]:
     """Return which weights, which attacker, and which split a record is about."""
-    attacker = (record.norm, record.eps, record.bounds, record.rule, record.precision)
+    attacker = (record.norm, record.eps, record.bounds, record.target, record.rule, record.precision)
     return record.sha256, record.checkpoint, *attacker, record.data, record.split, record.of
 
 
