@@ -93,6 +93,8 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert (kept["target"], kept["samples"]) == ("class 3", kept["of"])
     assert not (out / "gallery.npz").exists()
     assert main(["report", str(out)]) == 0
+    shown = (out / "report" / "evaluations.md").read_text(encoding="utf-8")
+    assert shown.count("any iterate, targeted at class 3") == 3  # natural, pgd-3 and all
     for radii in (("--curve", "0:0.2:3"), ("--minimum", "0.3")):
         assert main(["evaluate", str(out), "--target", "3", *radii]) == 2
         assert "[targets-and-radii]" in capsys.readouterr().err

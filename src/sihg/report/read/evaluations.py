@@ -88,6 +88,7 @@ class Evaluation(Context):
     how: str  # gradients and verdicts, where they were not made in the usual way
     passes: float  # per sample
     among: str  # the attacks that the row ALL is about
+    target: str  # of targeted attacks, whose accuracy is the share that is not the target
     seconds: float = field(compare=False)
     source: Path = field(compare=False)  # the record
 
@@ -206,6 +207,7 @@ def _evaluations(
             how="; ".join([*method_notes(record), *_vote_notes(row)]),
             passes=row.passes_per_sample,
             among=", ".join(attacks) if row.attack == ALL else "",
+            target=record.target,
             seconds=row.seconds,
             source=source,
         )

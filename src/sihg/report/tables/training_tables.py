@@ -208,5 +208,5 @@ def _evaluation_cells(evaluation: Evaluation) -> list[Cell]:
         f"{evaluation.attack} of {evaluation.among}" if evaluation.among else evaluation.attack,
         *(evaluation.accuracy, evaluation.low, evaluation.high),
         *(evaluation.samples, evaluation.passes, evaluation.seconds),
-        "; ".join(filter(None, [evaluation.rule if is_attack else "", evaluation.how])) or None,
+        "; ".join(filter(None, [evaluation.rule if is_attack or evaluation.target else "", evaluation.how])) or None,
     ]
