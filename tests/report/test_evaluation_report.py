@@ -77,7 +77,8 @@ def test_warnings_name_their_check_and_record(tmp_path: Path) -> None:
     assert '<b>a</b>: error: too few <span class="quiet">(check “samples”)</span>' in page
     assert "href" not in page  # the documents are not in this folder
     assert "restarts add nothing" not in page
-    assert "no other model" not in page
+    assert "<summary>Checks that were not run, and why</summary>" in page
+    assert page.index("<b>a</b>: transfer: no other model") > page.index("<summary>Checks that were not run")
 
 
 def test_notes_on_a_model_from_elsewhere_are_shown(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ def report_evaluations(folder: Path) -> list[Path]:
         about="Accuracy of models on unchanged samples and under attack within the ball.",
         facts=_facts(records),
         warnings=page_warnings([(remark.record, remark) for remark in found.remarks]),
+        not_run=page_warnings([(remark.record, remark) for remark in found.not_run]),
         evaluations=page_table(shown, "Accuracy under every attack", [colours[str(row[0])] for row in table.rows]),
         result_notes=evaluation_notes(found.attacks),
         figure_parts=figure_parts(figures, "evaluations"),

@@ -50,6 +50,7 @@ def training_page(
         refresh=None if refresh is None else max(1, round(refresh)),
         facts=_facts(entries, runs),
         warnings=page_warnings([(run.name, remark) for run in runs for remark in _remarks(run)]),
+        not_run=page_warnings([(run.name, remark) for run in runs for remark in run.not_run]),
         results=page_table(results, "What every entry reached, and what it cost", colours),
         result_notes=[*_result_notes(entries), *_paper_notes(entries)],
         differences=page_table(differences, "Differences of the means", [""] * len(differences.rows)),

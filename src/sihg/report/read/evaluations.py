@@ -26,6 +26,7 @@ from sihg.store.schema import (
     EvaluationRecord,
     GalleryHeader,
     MinimumRecord,
+    explain_not_run,
     method_notes,
     read_evaluation,
     vote_note,
@@ -119,6 +120,7 @@ class Evaluations(NamedTuple):
     attacks: tuple[Evaluation, ...]
     curves: tuple[RadiusCurve, ...]
     remarks: tuple[Remark, ...]
+    not_run: tuple[Remark, ...]  # checks, and why
 
 
 def read_records(folder: Path) -> dict[Path, AnyRecord]:
@@ -175,7 +177,12 @@ def collect_evaluations(
             for row in rows
             if isinstance(row, CurveRow) and row.votes > 1
         }
-    return Evaluations(tuple(attacks.values()), tuple(curves), tuple(remarks))
+    not_run = [
+        Remark(text, record=source.stem)
+        for source, record in records.items()
+        for text in explain_not_run(record.checks)
+    ]
+    return Evaluations(tuple(attacks.values()), tuple(curves), tuple(remarks), tuple(not_run))
 
 
 def natural_order(name: str) -> list[tuple[str, int]]:

@@ -66,6 +66,7 @@ class TrainingRun:
     evaluations: tuple[Evaluation, ...]
     radii: tuple[RadiusCurve, ...]
     remarks: tuple[Remark, ...]  # about its evaluations
+    not_run: tuple[Remark, ...]  # checks of its evaluations, and why
     sealed: bool = True  # whether its files carry sums, as they do since format 2
 
     @property
@@ -185,6 +186,7 @@ def read_run(path: Path, name: str = "") -> TrainingRun:
         evaluations=evaluations.attacks,
         radii=evaluations.curves,
         remarks=evaluations.remarks,
+        not_run=evaluations.not_run,
         sealed=sealed,
     )
 

@@ -313,7 +313,7 @@ def run_task(
             checks += inspect_outcomes(samples, task.header.of, task.plans, outcomes)
             how: dict[str, Any] = {"draws": draws, "listen": None if tracker is None else tracker.begin_check}
             checks += reattack_checks(model, samples, task.ball, task.plans, outcomes, seed, **how)
-        if not task.kind.keeps_nearest:  # of the nearest points, which other attacks seek
+        if not (task.kind.keeps_nearest or task.header.target):  # other attacks seek nearest points or targets
             masked = any(check.name == "gradients" and check.result == "warning" for check in checks)
             decided = not task.radii and (task.ball.eps == 0 or is_decided(outcomes))
             checks += inspect_coverage(task.plans, task.trained_with, masked=masked, decided=decided)
