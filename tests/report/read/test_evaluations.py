@@ -213,15 +213,17 @@ def test_predictions_of_another_record_are_refused(tmp_path: Path) -> None:
 
 def test_remarks_on_attacks_are_warnings_but_those_on_proofs_are_not(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a")
+    stages = [attack_row("certified", 0.9, remark="left out", proof=True), attack_row("fab-t", 0.25, remark="slow")]
     write_evaluation(
         run,
         attacks=[
             attack_row("pgd-20", 0.5, remark="the loss is flat"),
             attack_row("certified", 0.25, remark="interval bounds", proof=True),
+            attack_row("standard", 0.25, remark="certified: left out; fab-t: slow", stages=stages),
         ],
     )
     write_curve(run, "fgsm")
-    assert [remark.text for remark in read_run(run).remarks] == ["pgd-20: the loss is flat"]
+    assert [remark.text for remark in read_run(run).remarks] == ["pgd-20: the loss is flat", "standard: fab-t: slow"]
 
 
 def test_of_two_evaluations_on_as_many_samples_the_one_that_broke_more_counts(tmp_path: Path) -> None:

@@ -167,11 +167,7 @@ def collect_evaluations(
             kind = "" if check.result == "warning" else "error: "
             remarks[Remark(f"{kind}{check.message}", check.name, source.stem)] = None
         remarks |= {Remark(note, record=source.stem): None for note in record.notes}
-        remarks |= {
-            Remark(f"{row.attack}: {row.remark}", record=source.stem): None
-            for row in rows
-            if row.remark and not row.proof
-        }
+        remarks |= {Remark(text, record=source.stem): None for row in rows for text in _attack_remarks(row)}
         remarks |= {
             Remark(vote_note(row), record=source.stem): None
             for row in rows
@@ -183,6 +179,13 @@ def collect_evaluations(
         for text in explain_not_run(record.checks)
     ]
     return Evaluations(tuple(attacks.values()), tuple(curves), tuple(remarks), tuple(not_run))
+
+
+def _attack_remarks(row: AttackRow | CurveRow) -> list[str]:
+    """Return what is remarked on an attack and its stages; remarks on proofs are no warnings."""
+    stages = row.stages if isinstance(row, AttackRow) else ()
+    found = [f"{row.attack}: {stage.attack}: {stage.remark}" for stage in stages if stage.remark and not stage.proof]
+    return found if stages else [f"{row.attack}: {row.remark}"] if row.remark and not row.proof else []
 
 
 def natural_order(name: str) -> list[tuple[str, int]]:
