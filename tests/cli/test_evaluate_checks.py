@@ -59,3 +59,10 @@ def test_a_wrong_figure_is_a_failure(
     assert "natural" in captured.out  # the table is shown all the same
     assert captured.err.startswith("error: it has changed (docs/checks.md#state)\n")
     assert ", 1 error, " in captured.err
+
+
+def test_what_is_evaluated_need_not_be_evaluated_next(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(trained), "--attacks", "natural", "--samples", "60"]) == 0
+    capsys.readouterr()
+    assert main(["resume", str(trained)]) == 0
+    assert capsys.readouterr().err.endswith(f"next: sihg report {trained}\n")

@@ -216,7 +216,9 @@ def print_result(trained: "Trained", folder: "RunFolder", settings: "Settings", 
         show(json.dumps({**about, **ended, **found}, indent=1))
     elif last is not None:
         show(_table(last, trained.best, settings, folder))
-    say(f"next: sihg evaluate {run}" if trained.finished else f"to continue: sihg resume {run}")
+    done = not trained.history and any(folder.evaluation.glob("*.json"))  # evaluated, and not trained on since
+    following = f"next: sihg {'report' if done else 'evaluate'} {run}"
+    say(following if trained.finished else f"to continue: sihg resume {run}")
     return 0 if trained.finished else 130
 
 
