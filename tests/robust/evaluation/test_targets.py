@@ -27,6 +27,7 @@ def test_accuracy_is_the_share_that_is_not_its_target(tmp_path: Path) -> None:
     plain = sihg.evaluate(healthy(), samples, eps=2 * EPS, attacks="natural,pgd-5")
     assert found["pgd-5"].accuracy > plain["pgd-5"].accuracy
     assert "targeted at own classes" in str(found)
+    assert {check.name for check in found.checks}.isdisjoint({"weak attacks", "few steps", "no black box"})
     assert "targeted at own classes" in repr(found)
     record = read_evaluation(found.save(tmp_path))
     assert isinstance(record, EvaluationRecord)
