@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sihg.robust.evaluation.evaluate import Task, evaluate, make_task, robust_curve
+from sihg.robust.evaluation.evaluate import evaluate, robust_curve
 from sihg.robust.evaluation.masking_module import MaskingModule, find_masking_module, suggest_bpda
+from sihg.robust.evaluation.task import Task, make_task
 from sihg.robust.threat import Ball
 from tests.refused import refused
 from tests.robust.evaluation.heard import by_part

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from sihg.report.read.evaluations import collect_evaluations, read_records
 from sihg.report.tables.training_tables import evaluation_table
-from sihg.robust.evaluation.evaluate import evaluate, make_task, robust_curve
+from sihg.robust.evaluation.evaluate import evaluate, robust_curve
 from sihg.robust.evaluation.findings import Evaluation
 from sihg.robust.evaluation.progress import EvaluationProgress
+from sihg.robust.evaluation.task import make_task
 from sihg.robust.threat import Ball
 from tests.refused import refused
 from tests.robust.planted import Defended, Ripple, digits, healthy, tripped

@@ -17,8 +17,8 @@ import torch
 import sihg
 from sihg.cli.main import main
 from sihg.robust.evaluation import EvaluationProgress, EvaluationRequest, diagnostics, evaluate_run, stored
-from sihg.robust.evaluation.evaluate import make_task
 from sihg.robust.evaluation.findings import Evaluation, Findings, RadiusCurve
+from sihg.robust.evaluation.task import make_task
 from sihg.store.arrays import read_arrays, write_arrays
 from sihg.store.files import sha256_of_file
 from sihg.store.run_folder import describe_environment
@@ -138,7 +138,7 @@ def test_another_version_or_processor_is_another_evaluation(
 ) -> None:
     evaluated(run)
     here = msgspec.structs.replace(describe_environment(), **{name: "another"})
-    for module in ("stored", "evaluate"):
+    for module in ("stored", "evaluate", "task"):
         monkeypatch.setattr(import_module(f"sihg.robust.evaluation.{module}"), "describe_environment", lambda: here)
     assert evaluated(run)[1]
 

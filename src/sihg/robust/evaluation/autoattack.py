@@ -31,8 +31,8 @@ from sihg.robust.data.pixels import as_tensor
 from sihg.robust.data.samples import open_samples
 from sihg.robust.evaluation._autoattack_log import AutoAttackLog
 from sihg.robust.evaluation.diagnostics import ModelState, inspect_model, inspect_outcomes
-from sihg.robust.evaluation.evaluate import Task, make_task
 from sihg.robust.evaluation.partial import PartialResults
+from sihg.robust.evaluation.task import Task, make_task
 from sihg.robust.gradients import compute_logits, device_of, evaluation_mode
 from sihg.robust.threat import Ball
 from sihg.store.schema import Check

@@ -17,7 +17,7 @@ from sihg.robust.attacks.registry import Attacks, attack_names, parse_curve, pla
 from sihg.robust.attacks.runner import check_device, check_model
 from sihg.robust.data.samples import Samples
 from sihg.robust.data.sources import open_data
-from sihg.robust.evaluation.evaluate import Task, make_task, run_task
+from sihg.robust.evaluation.evaluate import run_task
 from sihg.robust.evaluation.findings import Evaluation, RadiusCurve
 from sihg.robust.evaluation.gallery import save_gallery
 from sihg.robust.evaluation.minimum import DEFAULT_ATTACKS, MinimumNorms, as_minimum
@@ -25,6 +25,7 @@ from sihg.robust.evaluation.partial import PartialResults
 from sihg.robust.evaluation.progress import Progress
 from sihg.robust.evaluation.search_format import PRECISIONS
 from sihg.robust.evaluation.stored import find_stored
+from sihg.robust.evaluation.task import Task, make_task
 from sihg.robust.models.foreign import HF_CONFIG, is_library_model
 from sihg.robust.models.load_model import check_source
 from sihg.robust.models.normalise import Normalisation

@@ -18,7 +18,7 @@ from sihg.robust.attacks.registry import Plan
 from sihg.robust.attacks.replaced_gradients import replace_gradients
 from sihg.robust.attacks.runner import Outcome, attack_batch, load_rows
 from sihg.robust.data.samples import Samples
-from sihg.robust.evaluation.evaluate import Task
+from sihg.robust.evaluation.task import Task
 from sihg.robust.gradients import compute_logits, device_of
 from sihg.store.arrays import read_arrays, write_arrays
 from sihg.store.schema import GalleryHeader

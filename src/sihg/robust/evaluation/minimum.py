@@ -16,9 +16,10 @@ from sihg.robust.attacks.nearest import plan_nearest
 from sihg.robust.attacks.registry import attack_names
 from sihg.robust.attacks.replaced_gradients import Bpda
 from sihg.robust.data.samples import open_samples
-from sihg.robust.evaluation.evaluate import Task, make_task, resume_task
+from sihg.robust.evaluation.evaluate import resume_task
 from sihg.robust.evaluation.findings import Findings, describe_ball, draw_curves
 from sihg.robust.evaluation.progress import Progress
+from sihg.robust.evaluation.task import Task, make_task
 from sihg.robust.threat import Ball, Bounds
 from sihg.store.schema import CurveRow, MinimumRecord, MinimumRow
 from sihg.store.statistics import wilson

@@ -24,7 +24,7 @@ from sihg.store.run_folder import describe_environment
 from sihg.store.schema import CurveRecord, EvaluationRecord, read_evaluation
 
 if TYPE_CHECKING:
-    from sihg.robust.evaluation.evaluate import Task
+    from sihg.robust.evaluation.task import Task
 
 OF_THE_FILE = ("weights", "files", FIELD)  # fields of a record that the evaluation itself does not have
 
