@@ -196,11 +196,11 @@ def test_a_function_is_not_a_model() -> None:
     [
         *((make, {"eps": 8.0}, "eps-scale") for make in (PGD, FGSM, APGD, FAB, Square, Noise)),
         *((make, {"eps": -1}, "eps-range") for make in (PGD, FGSM, APGD, FAB, Square, Noise)),
-        *((make, {"norm": "l1"}, "unknown-norm") for make in (PGD, FGSM, APGD, FAB, Square, Noise)),
+        *((make, {"norm": "l3"}, "unknown-norm") for make in (PGD, FGSM, APGD, FAB, Square, Noise)),
         *((make, {"restarts": bad}, "count-range") for make in (PGD, APGD, FAB, Square) for bad in (0, 1.5, True)),
         *((make, {"steps": bad}, "count-range") for make in (PGD, APGD, FAB) for bad in (0, 2.5)),
         *((make, {"targets": 0}, "count-range") for make in (APGD, FAB)),
-        (APGD, {"loss": "dlr"}, "unknown-loss"),
+        (APGD, {"loss": "dlr-u"}, "unknown-loss"),
         (PGD, {"step_size": 0.0}, "pgd-step-size-range"),
         (PGD, {"step_size": math.inf}, "pgd-step-size-range"),
         (Noise, {"draws": 0}, "count-range"),

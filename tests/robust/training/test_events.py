@@ -66,9 +66,9 @@ def test_a_step_has_the_metrics_so_far() -> None:
 def test_a_run_is_checked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[object] = []
 
-    def check_and_count(*given: Any) -> None:
+    def check_and_count(*given: Any, **options: Any) -> None:
         checked.append(given)
-        check_model(*given)
+        check_model(*given, **options)
 
     monkeypatch.setattr("sihg.robust.training.preflight.check_model", check_and_count)
     sizes = ["--epochs", "1", "--samples", "60", "--width", "1/4", "--validation", "0", "--steps", "1"]

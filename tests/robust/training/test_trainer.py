@@ -415,7 +415,7 @@ def test_float64_stays_float64(method: str) -> None:
         ({"bounds": (0.2, 1)}, "data-outside-bounds"),
         ({"optimizer": "sdg"}, "unknown-optimizer"),
         ({"schedule": "cyclic"}, "option-missing"),
-        ({"norm": "l1"}, "unknown-norm"),
+        ({"norm": "l3"}, "unknown-norm"),
         ({"statistics": "none"}, "setting-value"),
     ],
 )
