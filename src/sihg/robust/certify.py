@@ -25,7 +25,7 @@ def interval_bounds(layers: list[nn.Module], low: Tensor, high: Tensor) -> tuple
     """Return the bounds after the last layer for inputs from `low` to `high`."""
     for layer in layers:
         falls = getattr(layer, "return_indices", False) or getattr(layer, "negative_slope", 0) < 0
-        if type(layer) in MONOTONE and not falls:
+        if type(layer) in MONOTONE and _is_plain(layer, type(layer)) and not falls:
             low, high = layer(low), layer(high)
             continue
         centre, radius = (low + high) / 2, (high - low) / 2
@@ -82,14 +82,17 @@ def flatten_layers(model: nn.Module) -> list[nn.Module]:
         raise InputError("interval-hooks", type=type(model).__name__)
     if not isinstance(model, nn.Sequential):
         return [model]
-    if type(model).forward is not nn.Sequential.forward or not len(model):
+    if not _is_plain(model, nn.Sequential) or not len(model):
         raise _unknown_layer(model)
     return [layer for part in model for layer in flatten_layers(part)]
 
 
 def _is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
-    """Return whether the layer computes what its kind does; parametrised weights make a subclass of it."""
-    methods = ("forward", "_conv_forward")
+    """Return whether the layer computes what its kind does; parametrised weights make a subclass of it.
+
+    A forward that was assigned to the layer itself may do anything before and after that of the class.
+    """
+    methods = ("__call__", "forward", "_conv_forward")
     changed = any(getattr(type(layer), name, None) is not getattr(kind, name, None) for name in methods)
     return not changed and not set(methods) & vars(layer).keys()
 

@@ -73,6 +73,22 @@ def test_evaluations_name_the_proof_only_where_there_is_one() -> None:
     assert torch.equal(found[0].broken, found[1].broken)
 
 
+@pytest.mark.parametrize("own", [nn.Sequential, nn.ReLU])
+def test_a_forward_assigned_to_a_module_gets_no_proof(own: type[nn.Module]) -> None:
+    """Layers alone prove every sample; what the module really does breaks all of them."""
+    linear = nn.Linear(2, 2, bias=False)
+    with torch.no_grad():
+        linear.weight.copy_(torch.eye(2))
+    model = nn.Sequential(nn.ReLU(), linear)
+    patched = next(module for module in model.modules() if isinstance(module, own))
+    forward = patched.forward
+    patched.forward = lambda x: forward(100 * x - 49)
+    x = torch.tensor([[0.5, 0.49]]).expand(4, 2)
+    found = sihg.evaluate(model, (x, torch.zeros(4, dtype=torch.long)), eps=0.01, attacks="standard")
+    assert found.accuracy == 0
+    assert "certified" not in [stage.attack for stage in found["standard"].stages]
+
+
 def test_other_norms_have_no_proof() -> None:
     assert list(build_plan("standard", Ball(1.0, "l2"))) == ["natural", *STANDARD]
 
