@@ -252,6 +252,50 @@ def test_evaluate_reads_what_was_saved_in_the_folder(tmp_path: Path) -> None:
     assert not python(tmp_path / "copy", points=True)[1]
 
 
+class Scaled(torch.nn.Module):
+    """A model whose function depends on what no state dict has."""
+
+    def __init__(self, scale: float, *, as_function: bool = False, as_buffer: bool = False) -> None:
+        super().__init__()
+        self.model = healthy()
+        if as_function:
+            self.change = lambda x: scale * x
+        elif as_buffer:
+            self.register_buffer("scale", torch.tensor(scale), persistent=False)
+        else:
+            self.scale = scale
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.model(self.change(x) if hasattr(self, "change") else self.scale * x)
+
+
+@pytest.mark.parametrize("how", [{}, {"as_function": True}, {"as_buffer": True}])
+def test_a_model_with_other_attributes_is_another_model(tmp_path: Path, how: dict[str, bool]) -> None:
+    samples = digits().take(slice(60))
+    settings: dict[str, Any] = {"eps": EPS, "attacks": "natural", "resume": tmp_path}
+    first = sihg.evaluate(Scaled(1.0, **how), samples, **settings)
+    first.save(tmp_path)
+    assert sihg.evaluate(Scaled(1.0, **how), samples, **settings).stored is not None
+    other = sihg.evaluate(Scaled(-1.0, **how), samples, **settings)
+    assert other.stored is None
+    assert other.accuracy < first.accuracy
+
+
+def test_a_model_in_no_file_is_known_by_its_methods(tmp_path: Path) -> None:
+    """As in a notebook, where a cell is edited and run again."""
+    source = "class Sign(torch.nn.Module):\n    def forward(self, x):\n        return {} * x.flatten(1)\n"
+    data = 0.9 * torch.eye(4), torch.arange(4)
+
+    def run(sign: str) -> Evaluation:
+        names: dict[str, Any] = {"torch": torch, "__name__": "no_such_module"}
+        exec(source.format(sign), names)
+        return sihg.evaluate(names["Sign"](), data, eps=0.1, attacks="natural", resume=tmp_path)
+
+    run("1").save(tmp_path)
+    assert run("1").stored is not None
+    assert run("-1").accuracy == 0
+
+
 def test_a_curve_is_read_too(tmp_path: Path) -> None:
     events: list[EvaluationProgress] = []
     settings: dict[str, Any] = {"radii": [0, EPS], "attacks": "pgd-2", "resume": tmp_path}

@@ -1,9 +1,6 @@
 """What to evaluate, and how: the plan of one evaluation, by which its record and partial results are known."""
 
-import hashlib
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -36,6 +33,7 @@ from sihg.robust.attacks.transfer import Transfer
 from sihg.robust.data.contents import sum_of
 from sihg.robust.data.samples import Samples, stratified_subset
 from sihg.robust.evaluation.findings import Evaluation, Findings, RadiusCurve
+from sihg.robust.evaluation.model_identity import describe_model
 from sihg.robust.evaluation.partial import PartialResults
 from sihg.robust.evaluation.search_format import choose_precision
 from sihg.robust.evaluation.targets import check_targeted, describe_targets, select_targets
@@ -91,7 +89,6 @@ class Task:
         attacks = [attack for plan in self.plans.values() for attack in plan.values()]
         sources = [attack.source for attack in attacks if isinstance(attack, Transfer)]
         bounds = {str(i): torch.as_tensor(bound) for i, bound in enumerate(self.ball.bounds or ())}
-        model = f"{type(self.model).__module__} {self.model!r}"
         return {
             **msgspec.to_builtins(msgspec.structs.replace(self.header, weights="")),
             "eps": self.ball.eps,
@@ -102,8 +99,7 @@ class Task:
             "bpda": describe_stand_ins(self.bpda),
             "votes": self.votes,
             "sources": [sha256_of_tensors(source.state_dict()) for source in sources],
-            "model": hashlib.sha256(model.encode()).hexdigest(),
-            "code": _sha256_of_code(self.model),
+            **describe_model(self.model),
             "version": describe_environment().sihg,
         }
 
@@ -200,14 +196,3 @@ def _drop_vain_proofs(plans: Mapping[str, Plan], model: nn.Module, samples: Samp
         name: {stage: attack for stage, attack in plan.items() if not isinstance(attack, Proof)}
         for name, plan in plans.items()
     }
-
-
-def _sha256_of_code(model: nn.Module) -> str:
-    """Return the SHA-256 of the files that define the model's modules, ours and torch's aside; "" without any."""
-    modules = {type(module).__module__ for module in model.modules()}
-    names = sorted(name for name in modules if name.partition(".")[0] not in ("sihg", "torch"))
-    digest = hashlib.sha256()
-    for path in (getattr(sys.modules.get(name), "__file__", None) for name in names):
-        with suppress(OSError):  # such as a notebook, which has no file
-            digest.update(Path(path).read_bytes() if path else b"")
-    return digest.hexdigest() if names else ""
