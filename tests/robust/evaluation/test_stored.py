@@ -259,7 +259,7 @@ class Scaled(torch.nn.Module):
         super().__init__()
         self.model = healthy()
         if as_function:
-            self.change = lambda x: scale * x
+            self.change: Callable[[torch.Tensor], torch.Tensor] = lambda x: scale * x
         elif as_buffer:
             self.register_buffer("scale", torch.tensor(scale), persistent=False)
         else:
