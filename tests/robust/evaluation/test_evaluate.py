@@ -360,3 +360,19 @@ def test_a_source_of_transfers_leaves_the_samples_alone() -> None:
 def test_inference_mode() -> None:
     with torch.inference_mode():
         assert evaluate(Threshold(), on_a_line(), attacks="natural,square-5", eps=0.25).accuracy <= 6 / 7
+
+
+def test_a_cascade_keeps_its_name_and_all_its_attacks() -> None:
+    data = 0.9 * torch.eye(4), torch.arange(4)
+    attacks: Any = {"natural": "natural", "one": {"first": "pgd-1"}, "both": {"standard": "standard", "square": "fgsm"}}
+    found = evaluate(nn.Flatten(), data, eps=0.1, attacks=attacks)
+    assert [outcome.attack for outcome in found.outcomes] == ["natural", "one", "both"]
+    stages = [stage.attack for stage in found["both"].stages]
+    assert stages == ["natural", "apgd-ce", "apgd-t", "fab-t", "square", "square: square"]
+    assert [found["both"].stages[place].passes > 0 for place in (-2, -1)] == [False, True]
+
+
+def test_a_proof_of_its_own_is_no_part_of_a_cascade() -> None:
+    attacks: Any = {"both": {"proof": "certified", "pgd": "pgd-2"}}
+    with refused("proof-in-cascade", name="both", stage="proof"):
+        evaluate(nn.Flatten(), (torch.eye(4), torch.arange(4)), eps=0.1, attacks=attacks)

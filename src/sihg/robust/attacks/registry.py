@@ -93,7 +93,7 @@ def plan_attacks(
     for name, attack in attacks.items():
         if isinstance(attack, Mapping):
             parts = plan_attacks(attack, ball, last_iterate=last_iterate, source=source)
-            plans[name] = {stage: found for part in parts.values() for stage, found in part.items()}
+            plans[name] = _join_plans(name, parts)
         elif not isinstance(attack, str):
             plans[name] = {name: _check_users_attack(name, attack, ball)}
         elif not radii:
@@ -107,6 +107,20 @@ def plan_attacks(
                 curve |= {f"{radius_name(eps)} {stage}": attack for stage, attack in found.items()}
             plans[name] = curve
     return plans
+
+
+def _join_plans(name: str, parts: Mapping[str, Plan]) -> Plan:
+    """Return one plan with the stages of all parts; where two have one name, the later gets that of its part too."""
+    from sihg.robust.attacks.certified import Proof
+
+    stages: dict[str, Attack] = {}
+    for part, plan in parts.items():
+        for stage, attack in plan.items():
+            stages[stage if stage not in stages else f"{part}: {stage}"] = attack
+    for stage, attack in stages.items():  # what it cannot prove counts as broken, and would not be attacked
+        if len(stages) > 1 and attack.proves and not isinstance(attack, Proof):
+            raise InputError("proof-in-cascade", name=name, stage=stage)
+    return stages if len(stages) > 1 else {name: next(iter(stages.values()))}
 
 
 def build_plan(name: str, ball: "Ball", *, last_iterate: bool = False, source: "LoadSource | None" = None) -> Plan:
