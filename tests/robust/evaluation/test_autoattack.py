@@ -12,6 +12,7 @@ import sihg
 from sihg.robust.attacks.registry import STANDARD
 from sihg.robust.attacks.runner import attack_parts
 from sihg.robust.evaluation import autoattack
+from sihg.robust.evaluation.partial import EvaluationWarning
 from tests.refused import refused
 from tests.robust.planted import EPS, Planted, digits, healthy
 
@@ -267,3 +268,14 @@ def test_a_random_model(batch: tuple[Tensor, Tensor]) -> None:
     once = short(model)
     once.run_standard_evaluation(*batch)
     assert [check.result for check in once.checks if check.name == "repeatable"] == ["warning"]
+
+
+def test_a_state_of_one_vote_is_not_that_of_several(batch: tuple[Tensor, Tensor], tmp_path: Path) -> None:
+    """Version rand differs from its attacks in version custom by the draws that judge a point."""
+    several = short(version="rand")
+    once = short(version="custom", attacks_to_run=several.attacks_to_run)
+    once.apgd = several.apgd
+    several.apgd.eot_iter = 2
+    once.run_standard_evaluation(*batch, state_path=tmp_path / "state")
+    with pytest.warns(EvaluationWarning, match="is not used"):
+        several.run_standard_evaluation(*batch, state_path=tmp_path / "state")

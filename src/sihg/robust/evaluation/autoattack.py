@@ -250,7 +250,7 @@ class AutoAttack:
         log = AutoAttackLog(say, bs)
         log.begin(self.version, task.plans[NAME], state.known(), state_path)
         model, samples, seed = task.model, task.samples, task.header.seed
-        draws = Draws(task.header.eot, VOTES if self.version == "rand" else 1)
+        draws = Draws(task.header.eot, task.header.votes)
         with limit_rows(bs), state, seeded(seed, "evaluation", device=device_of(model)), evaluation_mode(model):
             before = ModelState(model)
             check_model(model, samples)
@@ -284,7 +284,7 @@ class AutoAttack:
         eots = {"apgd-ce": self.apgd.eot_iter, "apgd-dlr": self.apgd.eot_iter, "apgd-t": self.apgd_targeted.eot_iter}
         eot = max(eots.get(name, 1) for name in attacks)
         arguments = (self._module(x), open_samples((x, y)), {NAME: cascade}, ball, (), None, seed, None)
-        return make_task(*arguments, last_iterate=False, eot=eot)
+        return make_task(*arguments, last_iterate=False, eot=eot, votes=VOTES if self.version == "rand" else 1)
 
     def _build(self, name: str, ball: Ball) -> Attack:
         within: dict[str, Any] = {"eps": ball.eps, "norm": ball.norm, "bounds": ball.bounds}
