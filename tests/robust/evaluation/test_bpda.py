@@ -86,6 +86,16 @@ def test_advice_for_a_module_that_changes_the_shape() -> None:
     assert "a differentiable function" in str(found)
 
 
+def test_modules_that_change_their_input_hide_nothing() -> None:
+    torch.manual_seed(0)
+    layers = (nn.Conv2d(1, 8, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(288, 10))
+    x = digits().floats()
+    assert find_masking_module(nn.Sequential(*layers), x, Ball(EPS), 0) is None
+    found = find_masking_module(nn.Sequential(Quantise(), *layers), x, Ball(EPS), 0)
+    assert found is not None
+    assert found.kind == "Quantise"
+
+
 @pytest.mark.parametrize("defence", [Reversed(), Quantise()])
 def test_checks_that_find_masked_gradients_by_attacks_name_the_module_too(defence: nn.Module) -> None:
     model, attacks = Defended(defence), "natural,pgd-20,square-300"

@@ -92,12 +92,20 @@ def _record_passes(model: nn.Module, x: Tensor, seed: int) -> dict[str, tuple[Te
     found: dict[str, tuple[Tensor, Tensor]] = {}
     names = {module: name for name, module in model.named_modules() if name}
 
-    def record(module: nn.Module, inputs: tuple[object, ...], output: object) -> None:
-        a = inputs[0] if len(inputs) == 1 else None
-        if isinstance(a, Tensor) and isinstance(output, Tensor) and a.is_floating_point():
-            found.setdefault(names[module], (a.clone(), output.clone()))
+    begun: dict[nn.Module, Tensor] = {}
 
-    hooks = [module.register_forward_hook(record) for module in names]
+    def keep(module: nn.Module, inputs: tuple[object, ...]) -> None:  # before the module may change it
+        a = inputs[0] if len(inputs) == 1 else None
+        begun.pop(module, None)
+        if isinstance(a, Tensor) and a.is_floating_point():
+            begun[module] = a.clone()
+
+    def record(module: nn.Module, _inputs: tuple[object, ...], output: object) -> None:
+        if isinstance(output, Tensor) and module in begun:
+            found.setdefault(names[module], (begun.pop(module), output.clone()))
+
+    hooks = [module.register_forward_pre_hook(keep) for module in names]
+    hooks += [module.register_forward_hook(record) for module in names]
     try:
         with torch.no_grad(), seeded(seed, "masking", device=x.device):
             model(x)
@@ -120,7 +128,7 @@ def _explained(
     point = a.requires_grad_()
     try:
         with torch.enable_grad(), seeded(seed, "masking", device=a.device):
-            out = module(point)
+            out = module(point.clone())  # some modules change their input
             (g,) = torch.autograd.grad(out, point, change.to(out.dtype))
     except RuntimeError:  # the module has no derivative
         return 0.0
