@@ -159,6 +159,43 @@ def test_what_is_not_a_tensor_is_left_out(tmp_path: Path) -> None:
         assert name in found.notes[1]
 
 
+@pytest.mark.parametrize("kind", ["sparse", "meta", "nested"])
+def test_tensors_that_are_not_dense_are_refused(kind: str, tmp_path: Path) -> None:
+    bias = {
+        "sparse": lambda: torch.eye(2).to_sparse(),
+        "meta": lambda: torch.ones(2, device="meta"),
+        "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
+    }[kind]()
+    with refused("weights-not-dense", name="0.bias"):
+        read({**tensors(), "0.bias": bias}, tmp_path)
+
+
+def test_a_small_file_of_a_huge_tensor_is_refused(tmp_path: Path) -> None:
+    with refused("weights-too-large"):
+        read({**tensors(), "huge": torch.zeros(1).expand(10**14)}, tmp_path)
+    assert (tmp_path / "a.pt").stat().st_size < 10**5
+
+
+def test_integers_and_complex_numbers_are_no_weights() -> None:
+    name, value = next(iter(tensors().items()))
+    for dtype in (torch.int8, torch.complex64):
+        with refused("weights-other-type", name=name, dtype=dtype):
+            fit({**tensors(), name: value.to(dtype)})
+
+
+def test_a_scalar_is_of_another_shape_not_of_no_classes() -> None:
+    name = [*tensors()][-1]
+    with refused("weights-other-shape", name=name, found=()):
+        fit({**tensors(), name: torch.tensor(1.0)})
+
+
+def test_a_normalisation_that_cannot_be_one_is_left_out() -> None:
+    wrapped = {f"model.{name}": tensor for name, tensor in tensors().items()}
+    found = fit({**wrapped, "mean": torch.zeros(3), "std": torch.zeros(3)})
+    assert found.normalisation is None
+    assert "left out 2 names that are not of the model: mean, std" in found.notes
+
+
 class Evil:
     def __init__(self, function: Callable[..., object], *args: str) -> None:
         self.call = function, args

@@ -133,7 +133,7 @@ def _open_hf(folder: str, download: bool) -> LibraryModel:
         raise InputError("hf-model-pickled", path=path)
     size, limit = sum(file.stat().st_size for file in files), max_memory()
     if size > limit:
-        raise InputError("library-too-large", source=f"hf:{folder}", bytes=size, limit=limit)
+        raise InputError("weights-too-large", source=f"hf:{folder}", bytes=size, limit=limit)
     transformers = _import("transformers", "transformers", f"hf:{folder}")
     try:
         module, info = transformers.AutoModelForImageClassification.from_pretrained(

@@ -66,6 +66,7 @@ def read_state_dict(path: Path, key: str | None = None) -> StateDict:
             raise InputError("weights-not-only-tensors", path=path, what=f"holds {list_names(skipped)}")
         raise InputError("weights-no-state-dict", path=path, type=type(content).__name__)
     weights = _take_key(path, found, key) if key else _choose(path, found)
+    _check_tensors(weights)
     left = (f"left out what is not a tensor: {list_names(skipped)}",) if skipped else ()
     return replace(weights, notes=(*weights.notes, *left))
 
@@ -86,6 +87,16 @@ def read_tensors(path: Path) -> tuple[object, list[str]]:
     except Exception as error:  # torch raises whatever a broken file causes
         why = (str(getattr(error, "strerror", None) or error) or repr(error)).split("\n")[0]
         raise InputError("weights-unreadable", path=path, why=why) from error
+
+
+def _check_tensors(weights: StateDict) -> None:
+    """Raise InputError unless all tensors are dense and fit in memory; a small file may hold a huge expanded one."""
+    for name, tensor in weights.tensors.items():
+        if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_meta or tensor.is_quantized:
+            raise InputError("weights-not-dense", source=weights.source, name=name)
+    size, limit = sum(tensor.numel() * tensor.element_size() for tensor in weights.tensors.values()), max_memory()
+    if size > limit:
+        raise InputError("weights-too-large", source=weights.source, bytes=size, limit=limit)
 
 
 def _find_weights(content: object, place: str = "", nesting: int = 0) -> dict[str, dict[str, Tensor]]:
@@ -168,7 +179,7 @@ def fit_names(weights: StateDict, model: nn.Module, classes: int) -> FittedWeigh
         raise _other_model(weights, model, [], unknown)
     if outside:
         notes.append(f"left out {len(outside)} names that are not of the model: {list_names(outside)}")
-    _check_shapes(weights, fitted, wanted, classes)
+    _check_shapes_and_types(weights, fitted, wanted, classes)
     return FittedWeights(*_to_float32(fitted, notes), normalisation)
 
 
@@ -202,18 +213,25 @@ def _find_normalisation(tensors: Mapping[str, Tensor]) -> tuple[Normalisation | 
         return None, []
     mean, std = (small[name].double().flatten() for name in (means[0], stds[0]))
     unit = 255.0 if float(mean.max()) > MAX_UNIT_MEAN else 1.0
-    return Normalisation(tuple((mean / unit).tolist()), tuple((std / unit).tolist())), [means[0], stds[0]]
+    try:
+        found = Normalisation(tuple((mean / unit).tolist()), tuple((std / unit).tolist()))
+    except InputError:  # other numbers of these names, such as a deviation of 0
+        return None, []
+    return found, [means[0], stds[0]]
 
 
-def _check_shapes(weights: StateDict, fitted: Mapping[str, Tensor], wanted: Mapping[str, Tensor], classes: int) -> None:
+def _check_shapes_and_types(weights: StateDict, fitted: Mapping[str, Tensor], wanted: Mapping[str, Tensor], classes: int) -> None:
     wrong = [name for name, tensor in fitted.items() if tensor.shape != wanted[name].shape]
-    outputs = {len(fitted[name]) if fitted[name].dim() else 0 for name in wrong}
-    rest = all(fitted[name].shape[1:] == wanted[name].shape[1:] for name in wrong)
+    outputs = {fitted[name].shape[:1] for name in wrong}
+    rest = all(fitted[name].dim() and fitted[name].shape[1:] == wanted[name].shape[1:] for name in wrong)
     if len(outputs) == 1 and rest and all(len(wanted[name]) == classes for name in wrong):
-        raise InputError("weights-other-classes", source=weights.source, outputs=outputs.pop(), classes=classes)
+        raise InputError("weights-other-classes", source=weights.source, outputs=outputs.pop()[0], classes=classes)
     for name in wrong:
         found, shape = tuple(fitted[name].shape), tuple(wanted[name].shape)
         raise InputError("weights-other-shape", source=weights.source, name=name, found=found, shape=shape)
+    for name, tensor in fitted.items():
+        if wanted[name].is_floating_point() and not tensor.is_floating_point():
+            raise InputError("weights-other-type", source=weights.source, name=name, dtype=tensor.dtype)
 
 
 def _to_float32(tensors: dict[str, Tensor], notes: list[str]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
