@@ -51,6 +51,14 @@ def test_the_digits_example(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+@pytest.mark.parametrize("eps", ["0", "-1", "nan", "inf"])
+def test_no_length_follows_an_eps_that_cannot_be_used(eps: str) -> None:
+    """The error is then about eps, which the user gave, and not about tau."""
+    before = read_preset("digits", "msi-hg")
+    after, lines = change_preset("digits", before, {"eps": eps})
+    assert (after.method.options["tau"], lines) == (0.125, [])
+
+
 @pytest.mark.parametrize("name", ["tau", "method.tau"])
 def test_what_the_user_gives_stays(name: str) -> None:
     before = read_preset("mnist-robust")

@@ -4,6 +4,7 @@ A preset has lengths for its own eps: tau = 0.125 belongs to eps = 0.25. Within 
 what the preset means. A file of the user's own is taken as it is written.
 """
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def change_preset(source: str, settings: Settings, given: Table) -> tuple[Settin
     changed = settings.with_values(given)
     lengths = _lengths_not_given(settings, changed, given, source)
     factor = changed.eps / settings.eps if settings.eps else 1.0
-    if factor == 1 or not lengths:
+    if factor == 1 or not 0 < factor < math.inf or not lengths:  # an eps of 0, inf or NaN is refused by the method
         return changed, []
     new = {name: factor * length for name, length in lengths.items()}
     lines = [
