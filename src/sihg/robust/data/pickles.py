@@ -127,7 +127,7 @@ def load_torch(data: bytes) -> tuple[object, list[str]]:
     Other objects, such as the arguments of a training program, are not made: a Skipped stands for each.
 
     Returns:
-        What the file holds, and the classes of the objects that were not made.
+        What the file holds, and the classes of the objects that were not made, in order: torch returns a set.
 
     Raises:
         pickle.UnpicklingError: It asks for functions of the system, or breaks a limit of pickles.
@@ -146,6 +146,6 @@ def load_torch(data: bytes) -> tuple[object, list[str]]:
         for _ in range(OLD_TORCH_PICKLES):
             check_pickle(file, MAX_TORCH_STEPS)
     asked = torch.serialization.get_unsafe_globals_in_checkpoint(io.BytesIO(data)) if data.startswith(b"PK") else []
-    skipped = [name for name in asked if name.partition(".")[0] not in SYSTEM]
+    skipped = [name for name in sorted(asked) if name.partition(".")[0] not in SYSTEM]
     with torch.serialization.safe_globals([(Skipped, name) for name in skipped]):
         return torch.load(io.BytesIO(data), "cpu", weights_only=True), skipped
