@@ -300,6 +300,8 @@ def test_mistakes(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         ((tmp_path / "other.pth", *model), "weights-no-state-dict"),
         ((tmp_path / "quarter.safetensors", *model), "weights-other-shape"),
         ((tmp_path / "cut.pt", *model, "--checkpoint", "best"), "checkpoint-of-file"),
+        ((tmp_path / "cut.pt", *model, "--curve", "0:0.2:3"), "curve-and-eps"),
+        ((tmp_path / "cut.pt", *model[:4], "--curve", "0:0.2:3"), "weights-not-only-tensors"),  # needs no eps
         ((done, "--data", f"npz:{tmp_path / 'big.npz'}"), "weights-shape"),
         ((done, "--attacks", "apgd"), "unknown-attack"),
         ((done, "--curve", "0:0.2:3", "--eps", "0.1"), "curve-and-eps"),

@@ -106,6 +106,8 @@ class EvaluationRequest:
         Draws(self.eot, 1 if self.votes is None else self.votes)  # checks both
         if self.curve is not None:
             parse_curve(self.curve)
+            if "eps" in self.changes:
+                raise InputError("curve-and-eps", curve=self.curve, eps=self.changes["eps"])
         if self.normalise is not None:
             Normalisation.parse(self.normalise)
         if self.minimum is not None:
@@ -366,7 +368,7 @@ def _read_weights(path: Path, request: EvaluationRequest) -> Weights:
         raise InputError("checkpoint-of-file", checkpoint=request.checkpoint, path=path)
     check_source(path, has_model="model" in changes or not library)
     changes = {"model": str(path), **changes} if library else changes
-    needed = ("model", "data", "eps") if request.minimum is None else ("model", "data")
+    needed = ("model", "data") if request.minimum or request.curve else ("model", "data", "eps")
     if missing := ", ".join(f"--{name}" for name in needed if name not in changes):
         raise InputError("weights-without-settings", path=path, missing=missing)
     settings = Settings().with_values(changes)
@@ -377,12 +379,9 @@ def _read_run(path: Path, request: EvaluationRequest, changes: Mapping[str, str]
     flags = {"normalise": request.normalise, "weights-key": request.weights_key, "download": request.download}
     for flag in (flag for flag, value in flags.items() if value):
         raise InputError("flag-of-foreign-model", flag=flag, path=path)
-    curve, eps = request.curve, changes.get("eps")
-    if curve is not None and eps is not None:
-        raise InputError("curve-and-eps", curve=curve, eps=eps)
     weights = read_run_weights(path, request.checkpoint or "last", trust=request.trust, given=changes.keys())
     norm, trained = changes.get("norm"), weights.settings.norm
-    searched = (eps, curve, request.minimum)
+    searched = (changes.get("eps"), request.curve, request.minimum)
     if norm is not None and norm != trained and all(radius is None for radius in searched):
         raise InputError("norm-without-eps", norm=norm, path=path, trained=trained)
     return replace(weights, settings=weights.settings.with_values(changes))
