@@ -168,4 +168,6 @@ def fake_robustbench(monkeypatch: pytest.MonkeyPatch) -> None:
         return net
 
     stand_in(monkeypatch, "robustbench")
-    stand_in(monkeypatch, "robustbench.utils", load_model=load_model)
+    models = {"Carmon": {"gdrive_id": "a"}, "Three": {"gdrive_id": ["a", "b", "c"]}}
+    names = {"BenchmarkDataset": str, "ThreatModel": str, "all_models": {"cifar10": {"L2": models}}}
+    stand_in(monkeypatch, "robustbench.utils", load_model=load_model, **names)

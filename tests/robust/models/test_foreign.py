@@ -235,6 +235,16 @@ def test_a_folder_of_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ]
     write_hf_folder(tmp_path / "raw", state(), do_normalize=False)
     assert accuracy(load(f"hf:{tmp_path / 'raw'}")[0]) == 1
+    to_two = {"rescale_factor": 1 / 127.5, "image_mean": [1.0] * 3, "image_std": [1.0] * 3}  # [0, 2], then [-1, 1]
+    write_hf_folder(tmp_path / "two", state("half"), size={"height": 4}, **to_two)
+    model, notes = load(f"hf:{tmp_path / 'two'}")
+    assert accuracy(model) == 1
+    assert notes[-1] == f"{FOUND}: --normalise changes it"
+    write_hf_folder(tmp_path / "offset", state("half"), rescale_offset=True, **to_two)
+    assert "no normalisation was found" in load(f"hf:{tmp_path / 'offset'}")[1][-1]
+    write_hf_folder(tmp_path / "zero", state(), do_normalize=False, rescale_factor=0)
+    with refused("hf-model-unreadable"):
+        load(f"hf:{tmp_path / 'zero'}")
     write_hf_folder(tmp_path / "lost", {"head.bias": state()["head.bias"]})
     with refused("hf-model-incomplete", count=3, name="net.head.weight"):
         load(f"hf:{tmp_path / 'lost'}")
@@ -269,6 +279,9 @@ def test_a_model_of_robustbench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert (code, record["attacks"][0]["accuracy"]) == (0, 1)
     assert record["weights"] == "robustbench:Carmon@cifar10/L2"
     assert "note: the models of RobustBench contain their normalisation" in err
+    assert "[library-model]" in evaluated("robustbench:Nobody@cifar10/L2")[2]
+    torch.save(state(), folder / "Three.pt_m0.pt")  # an ensemble of three: the others would be downloaded
+    assert "[weights-not-cached]" in evaluated("robustbench:Three@cifar10/L2")[2]
     torch.save(nn.Linear(2, 2), folder / "Carmon.pt")  # a whole model: refused before the library reads it
     assert "[weights-not-only-tensors]" in evaluated("robustbench:Carmon@cifar10/L2")[2]
 

@@ -28,6 +28,7 @@ HF_CONFIG, HF_IMAGES = "config.json", "preprocessor_config.json"
 MAX_CONFIG_BYTES = 2**24
 ROBUSTBENCH_FOLDER = Path("models")  # in the current folder, as RobustBench has it
 ROBUSTBENCH_KIND = "cifar10/Linf"
+ROBUSTBENCH_NAMES = "robustbench.github.io lists the names"
 NAME = re.compile(r"\w[\w.+-]*")
 UNNAMED = re.compile(r"LABEL_\d+|\d+")  # names of classes that say nothing
 
@@ -167,15 +168,18 @@ def _read_preprocessor(path: Path) -> tuple[Normalisation | None, tuple[int, int
         config = json.loads(read_regular(path, MAX_CONFIG_BYTES))
         size = config.get("crop_size") if config.get("do_center_crop") else config.get("size")
         size = size if isinstance(size, Mapping) else {"height": size, "width": size}
-        side = (size["height"], size["width"]) if isinstance(size.get("height"), int) else None
-        rescales = config.get("do_rescale", True)
-        if not config.get("do_normalize", True):
-            return Normalisation.parse("none" if rescales else "255"), side
-        unit = 1.0 if rescales else 255.0  # without it, the means are those of pixels from 0 to 255
-        mean, std = ([value / unit for value in config.get(key, ())] for key in ("image_mean", "image_std"))
-    except (ValueError, TypeError, AttributeError) as error:
+        height, width = size.get("height"), size.get("width")
+        side = (height, width) if isinstance(height, int) and isinstance(width, int) else None
+        scale = 255.0 * (config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1.0)
+        if config.get("rescale_offset"):  # values that begin below 0: another range than the means are of
+            return None, side
+        if config.get("do_normalize", True):
+            mean, std = ([value / scale for value in config.get(key, ())] for key in ("image_mean", "image_std"))
+        else:
+            mean, std = [0.0], [1.0 / scale]
+        return _normalisation(mean, std), side
+    except (ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
         raise InputError("hf-model-unreadable", path=path, why=_first_line(error)) from error
-    return _normalisation(mean, std), side
 
 
 def _open_robustbench(name: str, download: bool) -> LibraryModel:
@@ -184,22 +188,28 @@ def _open_robustbench(name: str, download: bool) -> LibraryModel:
     dataset, _, threat = (kind or ROBUSTBENCH_KIND).partition("/")
     for part in (name, dataset, threat or "Linf"):
         _check_name("robustbench", part, NAME, "Carmon2019Unlabeled@cifar10/Linf")
+    threat = threat or "Linf"
     utils = _import("robustbench.utils", "robustbench", source)
-    folder = ROBUSTBENCH_FOLDER / dataset / (threat or "Linf")
-    files = [folder / f"{name}.pt", *sorted(folder.glob(f"{name}.pt_m*.pt"))]  # the latter of ensembles
-    files = [file for file in files if file.is_file()]
-    if not files and not download:
-        remedy = f"put {name}.pt there"
+    folder = ROBUSTBENCH_FOLDER / dataset / threat
+    try:
+        parts = utils.all_models[utils.BenchmarkDataset(dataset)][utils.ThreatModel(threat)][name]["gdrive_id"]
+    except Exception as error:  # the library may raise anything
+        raise _failed("robustbench", name, error, ROBUSTBENCH_NAMES) from error
+    names = [f"{name}.pt_m{i}.pt" for i in range(len(parts))] if isinstance(parts, list) else [f"{name}.pt"]
+    missing = [file for file in names if not (folder / file).is_file()]
+    if missing and not download:  # RobustBench would download without asking
+        remedy = f"put {list_names(missing)} there"
         raise InputError("weights-not-cached", source=source, places=folder, remedy=remedy)
+    files = [folder / file for file in names if file not in missing]
     for file in files:
         if (skipped := read_tensors(file)[1]) != []:  # refused before RobustBench reads it
             raise InputError("weights-not-only-tensors", path=file, what=f"holds {skipped[0]}")
     try:
         module = utils.load_model(
-            model_name=name, model_dir=str(ROBUSTBENCH_FOLDER), dataset=dataset, threat_model=threat or "Linf"
+            model_name=name, model_dir=str(ROBUSTBENCH_FOLDER), dataset=dataset, threat_model=threat
         )
     except Exception as error:  # the library may raise anything
-        raise _failed("robustbench", name, error, "robustbench.github.io lists the names") from error
+        raise _failed("robustbench", name, error, ROBUSTBENCH_NAMES) from error
     note = "the models of RobustBench contain their normalisation"
     return LibraryModel(_checked(module, "robustbench", name), Normalisation.parse("none"), notes=(note,))
 

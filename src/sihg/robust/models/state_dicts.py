@@ -220,7 +220,9 @@ def _find_normalisation(tensors: Mapping[str, Tensor]) -> tuple[Normalisation | 
     return found, [means[0], stds[0]]
 
 
-def _check_shapes_and_types(weights: StateDict, fitted: Mapping[str, Tensor], wanted: Mapping[str, Tensor], classes: int) -> None:
+def _check_shapes_and_types(
+    weights: StateDict, fitted: Mapping[str, Tensor], wanted: Mapping[str, Tensor], classes: int
+) -> None:
     wrong = [name for name, tensor in fitted.items() if tensor.shape != wanted[name].shape]
     outputs = {fitted[name].shape[:1] for name in wrong}
     rest = all(fitted[name].dim() and fitted[name].shape[1:] == wanted[name].shape[1:] for name in wrong)
