@@ -135,7 +135,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
     threat.add_argument("--eps", metavar="E", help="radius of the ball, such as 8/255")
     threat.add_argument("--norm", metavar="N", help="linf, l2 or l1; also as AutoAttack writes it, Linf")
     threat.add_argument("--bounds", metavar="LOW,HIGH", help="the range of x + delta; none for no bounds")
-    needs = "default: the run's; a file needs --model, --data and --eps or --curve, a library's model the same without --model"
+    needs = "default: the run's; a file needs --model, --data and a radius, a library's model the last two"
     what = parser.add_argument_group(f"the model ({needs})")
     what.add_argument("--data", metavar="D", help="the data set, see `sihg data list`")
     what.add_argument("--model", metavar="M", help="the model, as in `sihg train`")
