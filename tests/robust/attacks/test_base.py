@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sihg.robust.attacks import APGD, FAB, FGSM, PGD, Attack, Certified, Noise, Square, Transfer
+from sihg.robust.attacks import APGD, FAB, FGSM, PGD, Attack, Certified, Noise, Square, Transfer, build_attack
 from sihg.robust.attacks.chunk_size import rows_per_chunk
+from sihg.robust.threat import Ball
 from tests.refused import refused
 from tests.robust.attacks.trained_models import mixed, trained
 from tests.robust.methods.nets import gradients, net, samples
@@ -242,3 +243,9 @@ def test_a_gradient_that_is_not_finite() -> None:
 
     with refused("input-gradient-not-finite", row=0):
         PGD(eps=0.1)(Rooted(), X, Y.clamp(max=1))
+
+
+@pytest.mark.parametrize("name", ["pgd-2", "apgd-ce-2", "apgd-t-2", "fab-t-2", "fab-2", "deepfool-2", "square-5"])
+def test_a_model_with_one_output_cannot_be_broken(name: str) -> None:
+    x, y = torch.rand(3, 4), torch.zeros(3, dtype=torch.long)
+    assert not bool(build_attack(name, Ball(0.1)).run(nn.Linear(4, 1), x, y).broken.any())

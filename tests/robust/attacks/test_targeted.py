@@ -131,3 +131,8 @@ def test_iterates_of_torchattacks_and_foolbox(steps: int) -> None:
         _, points, _ = pgd(wrapped, x, foolbox.criteria.TargetedMisclassification(targets), epsilons=0.1)
     attack = PGD(eps=0.1, steps=steps, random_start=False, last_iterate=True)
     torch.testing.assert_close(attack(model, x, y, targets=targets), points, rtol=0, atol=1e-6)
+
+
+def test_no_rows_need_no_targets() -> None:
+    none = torch.zeros(0, dtype=torch.long)
+    assert len(PGD(eps=0.1).run(nn.Identity(), torch.zeros(0, 2), none, targets=none, numbers=none).broken) == 0

@@ -81,6 +81,12 @@ def test_what_is_refused(changes: dict[str, object], code: str) -> None:
         sihg.evaluate(healthy(), digits().take(slice(20)), **{"eps": EPS, "attacks": "pgd-2", "targets": 3, **changes})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("name", ["standard", "square"])
+def test_an_attack_without_targets_is_named_as_the_user_does(name: str) -> None:
+    with refused("attack-without-targets", name=name):
+        sihg.evaluate(healthy(), digits().take(slice(20)), eps=EPS, attacks=name, targets=3)
+
+
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     words = ("--method", "pgd", "--steps", "1", "--eps", "0.2", "--epochs", "2", "--samples", "200", "--width", "1/4")

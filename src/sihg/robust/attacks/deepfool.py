@@ -70,6 +70,8 @@ class DeepFool(Attack):
     def search(self, search: Search, seed: int) -> None:  # noqa: ARG002
         """Step until a point is misclassified; points within the ball count."""
         targets = wrong_classes(search.record_clean(), search.rows.y)[:, : self.candidates - 1]
+        if not targets.shape[1]:  # one class
+            return
         rows = search.unbroken()
         point, total, wrong = rows.x, torch.zeros_like(rows.x), torch.zeros_like(rows.y, dtype=torch.bool)
         for _ in range(self.steps):

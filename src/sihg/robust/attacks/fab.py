@@ -78,6 +78,8 @@ class FAB(Attack):
         wrong, chosen = wrong_classes(search.record_clean(), search.rows.y), search.rows.target
         aims = wrong[:, : self.targets].split(1, 1) if self.targeted else (wrong,)
         aims = aims if chosen is None else (chosen[:, None],)
+        if not wrong.shape[1]:  # one class
+            return
         for run in range(len(aims) * self.restarts):
             rows = search.unbroken()
             if not len(rows):

@@ -1,4 +1,4 @@
-"""Noise: the cheapest attack of all, the cheapest attack."""
+"""Random points of the ball: the cheapest attack."""
 
 from dataclasses import dataclass
 from functools import partial

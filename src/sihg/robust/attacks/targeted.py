@@ -68,12 +68,16 @@ def aim(attack: Attack, targets: object, y: Tensor, numbers: Tensor | None) -> T
     """Return the attack with the target of each row; `numbers` are those of the rows in a larger set."""
     chosen = check_targets(targets, y.cpu())
     if numbers is not None:
-        chosen = chosen.new_zeros(int(numbers.max()) + 1).index_copy(0, numbers.cpu(), chosen)
+        largest = int(numbers.max()) if len(numbers) else -1
+        chosen = chosen.new_zeros(largest + 1).index_copy(0, numbers.cpu(), chosen)
     return _aim(attack, chosen)
 
 
 def aim_plans(plans: Mapping[str, Plan], targets: Tensor) -> dict[str, Plan]:
     """Return the plans with these targets; raise InputError for an attack that knows none."""
+    for name, plan in plans.items():
+        if not all(attack.takes_targets for attack in plan.values()):
+            raise InputError("attack-without-targets", name=name, forms=FORMS)
     return {name: {stage: _aim(attack, targets) for stage, attack in plan.items()} for name, plan in plans.items()}
 
 
