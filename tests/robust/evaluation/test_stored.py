@@ -281,6 +281,15 @@ def test_a_model_with_other_attributes_is_another_model(tmp_path: Path, how: dic
     assert other.accuracy < first.accuracy
 
 
+def test_points_of_a_source_with_other_attributes_are_others(tmp_path: Path) -> None:
+    def run(scale: float) -> Evaluation:
+        return python(tmp_path, {"moved": sihg.Transfer(eps=EPS, source=Scaled(scale), steps=1)})[0]
+
+    run(1.0).save(tmp_path)
+    assert run(1.0).stored is not None
+    assert run(-1.0).stored is None
+
+
 def test_a_model_in_no_file_is_known_by_its_methods(tmp_path: Path) -> None:
     """As in a notebook, where a cell is edited and run again."""
     source = "class Sign(torch.nn.Module):\n    def forward(self, x):\n        return {} * x.flatten(1)\n"

@@ -98,7 +98,7 @@ class Task:
             "attacks": describe_plans(self.plans),
             "bpda": describe_stand_ins(self.bpda),
             "votes": self.votes,
-            "sources": [sha256_of_tensors(source.state_dict()) for source in sources],
+            "sources": [{"sha256": sha256_of_tensors(s.state_dict()), **describe_model(s)} for s in sources],
             **describe_model(self.model),
             "version": describe_environment().sihg,
         }
