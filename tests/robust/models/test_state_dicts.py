@@ -3,6 +3,7 @@
 import os
 import shutil
 from argparse import Namespace
+from collections import defaultdict, deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -195,6 +196,13 @@ def test_a_normalisation_that_cannot_be_one_is_left_out() -> None:
     found = fit({**wrapped, "mean": torch.zeros(3), "std": torch.zeros(3)})
     assert found.normalisation is None
     assert "left out 2 names that are not of the model: mean, std" in found.notes
+
+
+@pytest.mark.parametrize("beside", [defaultdict(list, loss=[1.0]), deque([1.0])])
+def test_filled_containers_of_other_classes_are_refused(beside: object, tmp_path: Path) -> None:
+    """torch fills only dicts and lists, so that no stand-in can take what they hold."""
+    with refused("weights-not-only-tensors"):
+        read({"state_dict": tensors(), "history": beside}, tmp_path)
 
 
 class Evil:
