@@ -97,7 +97,8 @@ def test_eot_breaks_the_random_defence(words: list[str], capsys: pytest.CaptureF
     text = " ".join(capsys.readouterr().out.split())
     assert "gradients are means over 20 draws; broken if at least half of 10 draws are wrong" in text
     assert all(heading in text for heading in ("mean %", "worst %"))
-    assert main([*words, "--eot", "2", "--curve", "0:0.2:2"]) == 0
+    at = words.index("--eps")  # a curve has its own radii
+    assert main([*words[:at], *words[at + 2 :], "--eot", "2", "--curve", "0:0.2:2"]) == 0
     assert "(worst)" in capsys.readouterr().err
     assert len(list((tmp_path / "out").glob("*.json"))) == 4
 

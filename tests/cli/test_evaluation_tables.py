@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sihg.cli.evaluate import curves_table, models_table
+from sihg.cli.evaluation_tables import curves_table, models_table
 from sihg.store.schema import CurveRecord, EvaluationRecord, convert_record
 from tests.report.folders import HEADER, attack_row
 
