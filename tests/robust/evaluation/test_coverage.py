@@ -10,7 +10,7 @@ from torch import nn
 from sihg.robust.attacks import Attack
 from sihg.robust.attacks.registry import plan_attacks
 from sihg.robust.attacks.search import Search
-from sihg.robust.evaluation import evaluate, robust_curve
+from sihg.robust.evaluation import evaluate, minimum_eps, robust_curve
 from sihg.robust.evaluation.coverage import inspect_coverage
 from sihg.robust.threat import Ball
 from sihg.store.schema import Check
@@ -155,3 +155,30 @@ def test_a_curve() -> None:
     assert {check.name for check in found.warnings} == set(NAMES)
     found = robust_curve(healthy(), digits().take(slice(60)), radii=[0, EPS], attacks="pgd-20-2,square-5")
     assert {check.name for check in found.warnings} == set()
+
+
+@pytest.mark.parametrize(
+    ("attacks", "expected"),
+    [
+        ("deepfool", {"weak attacks": "only deepfool"}),
+        ("pgd-3", {"weak attacks": "add fab-t", "few steps": "only pgd-3: add pgd-20 or fab-t"}),
+        ("deepfool,pgd-20", {"weak attacks": "only deepfool, pgd-20"}),
+        ("fab-t-5", {"few steps": "only fab-t-5"}),
+        ("pgd-20-2", {}),
+        ("fab-t-20", {}),
+    ],
+)
+def test_smallest_distances(attacks: str, expected: dict[str, str]) -> None:
+    found = minimum_eps(healthy(), digits().take(slice(20)), max_eps=EPS, attacks=attacks)
+    said = {check.name: check.message for check in found.warnings}
+    assert set(said) == set(expected)
+    assert all(text in said[name] for name, text in expected.items())
+    assert all(message in str(found) for message in said.values())
+
+
+def test_no_distance_is_smaller_than_0() -> None:
+    samples = digits().take(slice(20))
+    wrong = samples.floats(), (healthy()(samples.floats()).argmax(1) + 1) % 10
+    found = minimum_eps(healthy(), wrong, max_eps=EPS, attacks="pgd-3")
+    assert bool((found.distances == 0).all())
+    assert not {"weak attacks", "few steps"} & {check.name for check in found.warnings}

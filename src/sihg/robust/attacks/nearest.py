@@ -100,6 +100,16 @@ class Nearest(Attack):
         """Whether it compares logits."""
         return self.attack.uses_margin
 
+    @property
+    def steps_per_run(self) -> int | None:
+        """How many gradient steps a run of the attack has."""
+        return self.attack.steps_per_run
+
+    @property
+    def is_restarted(self) -> bool:
+        """Whether the attack starts more than once per sample or target."""
+        return self.attack.is_restarted
+
     def max_passes(self, classes: int) -> float | None:
         """Return those of the attack, and the forward passes of `shorten`."""
         most = self.attack.max_passes(classes)

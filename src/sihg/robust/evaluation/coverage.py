@@ -5,7 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from sihg.robust.attacks.base import Attack
+from sihg.robust.attacks.deepfool import DeepFool
 from sihg.robust.attacks.mi_fgsm import MIFGSM
+from sihg.robust.attacks.nearest import Nearest
 from sihg.robust.attacks.noise import Noise
 from sihg.robust.attacks.pgd import PGD
 from sihg.robust.attacks.registry import Plan
@@ -48,6 +50,23 @@ def inspect_coverage(
             yield check
 
 
+def inspect_minimum_coverage(plans: Mapping[str, Plan], outcomes: Sequence[Outcome]) -> Iterator[Check]:
+    """Check that the attacks that sought smallest distances were strong and long, where one may be smaller yet."""
+    attacks = {name: list(plan.values()) for name, plan in plans.items()}
+    if all(bool((outcome.distance == 0).all()) for outcome in outcomes):
+        yield from (Check(name, "fine") for name in ("weak attacks", "few steps"))
+        return
+    strong = any(
+        attack.is_restarted or (attack.uses_margin and not _stops_early(attack)) for attack in _flatten(attacks)
+    )
+    message = (
+        f"no attack with restarts or targets sought nearest points, only {', '.join(attacks)}: "
+        "the distances and the accuracy may be far too high, add fab-t"
+    )
+    yield warn_if(not strong, "weak attacks", message)
+    yield _check_steps(attacks, "fab-t")
+
+
 def is_decided(outcomes: Sequence[Outcome]) -> bool:
     """Return whether every sample is broken by an attack or proven robust: further attacks would change nothing."""
     decided = [~outcome.broken if outcome.proof else outcome.broken for outcome in outcomes]
@@ -56,6 +75,11 @@ def is_decided(outcomes: Sequence[Outcome]) -> bool:
 
 def _is_unknown(attack: Attack) -> bool:
     return attack.uses_gradients is None or (attack.uses_gradients and attack.steps_per_run is None)
+
+
+def _stops_early(attack: Attack) -> bool:
+    """Return whether an attack does not look for a nearer point once it has one."""
+    return isinstance(attack, Nearest) and isinstance(attack.attack, DeepFool)
 
 
 def _check_strength(attacks: Mapping[str, list[Attack]], *, masked: bool) -> Check:
@@ -68,7 +92,7 @@ def _check_strength(attacks: Mapping[str, list[Attack]], *, masked: bool) -> Che
     return warn_if(weak, "weak attacks", message)
 
 
-def _check_steps(attacks: Mapping[str, list[Attack]]) -> Check:
+def _check_steps(attacks: Mapping[str, list[Attack]], other: str = "standard") -> Check:
     steps = {
         name: [attack.steps_per_run or 0 for attack in found if attack.uses_gradients is not False]
         for name, found in attacks.items()
@@ -78,7 +102,7 @@ def _check_steps(attacks: Mapping[str, list[Attack]]) -> Check:
         return Check("few steps", "not run", "there is no attack with gradients")
     message = (
         f"no attack with gradients has {MIN_STEPS} steps or more, only {', '.join(steps)}: "
-        f"add pgd-{MIN_STEPS} or standard"
+        f"add pgd-{MIN_STEPS} or {other}"
     )
     return warn_if(max(map(max, steps.values())) < MIN_STEPS, "few steps", message)
 

@@ -32,7 +32,7 @@ from sihg.robust.attacks.runner import (
     load_rows,
 )
 from sihg.robust.data.samples import open_samples
-from sihg.robust.evaluation.coverage import inspect_coverage, is_decided
+from sihg.robust.evaluation.coverage import inspect_coverage, inspect_minimum_coverage, is_decided
 from sihg.robust.evaluation.diagnostics import (
     ModelState,
     check_full_split,
@@ -237,7 +237,9 @@ def run_task(
             checks += inspect_outcomes(samples, task.header.of, task.plans, outcomes)
             how: dict[str, Any] = {"draws": draws, "listen": None if tracker is None else tracker.begin_check}
             checks += reattack_checks(model, samples, task.ball, task.plans, outcomes, seed, **how)
-        if not (task.kind.keeps_nearest or task.header.target):  # other attacks seek nearest points or targets
+        if task.kind.keeps_nearest:
+            checks += inspect_minimum_coverage(task.plans, outcomes)
+        elif not task.header.target:
             masked = any(check.name == "gradients" and check.result == "warning" for check in checks)
             decided = not task.radii and (task.ball.eps == 0 or is_decided(outcomes))
             checks += inspect_coverage(task.plans, task.trained_with, masked=masked, decided=decided)
