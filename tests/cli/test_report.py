@@ -34,7 +34,7 @@ def test_wrong_folders_are_refused_before_anything_is_written(
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
     wrong = {
-        "empty": "has no results (summary.json of a solve, config.toml of a run, or evaluation/*.json)",
+        "empty": "has no results (summary.json of a solve, config.toml of a run, evaluation/*.json,",
         "file": "is not a folder (it is a file)",
         "nowhere": "is not a folder (it does not exist)",
     }

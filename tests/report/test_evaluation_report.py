@@ -5,7 +5,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+import torch
 
+from sihg.cli.main import main
 from sihg.report import report
 from sihg.report.evaluation_report import report_evaluations
 from tests.refused import refused
@@ -20,6 +22,12 @@ from tests.report.folders import (
 )
 
 SAVED: dict[str, Any] = {"checkpoint": "Sequential", "split": "", "weights": "", "data": "mine"}
+NET = """
+from torch import nn
+
+def make(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+"""
 EVIL = "<script>alert(1)</script>"
 
 
@@ -55,6 +63,18 @@ def test_every_record_is_on_the_page(tmp_path: Path) -> None:
         assert text in page
     assert page.count("<svg") == 2
     assert ElementTree.parse(tmp_path / "report" / "radius-1.svg").getroot().tag.endswith("svg")
+
+
+def test_records_directly_in_the_folder_are_on_the_page(tmp_path: Path) -> None:
+    torch.save(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)).state_dict(), tmp_path / "mine.pt")
+    (tmp_path / "nets.py").write_text(NET)
+    net = ["--model", f"{tmp_path / 'nets.py'}:make", "--data", "digits", "--eps", "0.1", "--samples", "20"]
+    out = tmp_path / "theirs"
+    assert main(["evaluate", str(tmp_path / "mine.pt"), *net, "--attacks", "natural,fgsm", "--out", str(out)]) == 0
+    (out / "notes.json").write_text("[]")  # not a record
+    report(out)
+    assert [row["attack"] for row in read_csv(out, "evaluations")] == ["natural", "fgsm", "all of natural, fgsm"]
+    assert "1 record" in read_page(out)
 
 
 def test_curves_alone_have_a_page_without_a_table(tmp_path: Path) -> None:

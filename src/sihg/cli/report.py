@@ -25,8 +25,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
         "report",
         help=summary,
         description="Draw figures, tables and one HTML page from the records in a folder: of a training run, of "
-        "several runs inside it, of evaluations saved from Python, or of a solve. Runs that differ only in their seed "
-        "are trials of one entry.",
+        "several runs inside it, of evaluations (`sihg evaluate --out`, or saved from Python), or of a solve. Runs "
+        "that differ only in their seed are trials of one entry.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

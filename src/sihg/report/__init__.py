@@ -17,7 +17,7 @@ def report(folders: str | Path | Sequence[str | Path]) -> list[Path]:
 
     Args:
         folders: A folder, or several: of a training run, of several runs, of a solve, or of evaluations
-            (`Evaluation.save`).
+            (`Evaluation.save`, `sihg evaluate --out`).
     Returns:
         The files written.
     Raises:

@@ -1,4 +1,4 @@
-"""Report on a folder of evaluations without a run, as `Evaluation.save` leaves it."""
+"""Report on a folder of evaluations without a run, as `Evaluation.save` and `sihg evaluate --out` leave it."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ from sihg.report.page.html import (
     page_warnings,
     render,
 )
-from sihg.report.read.evaluations import Evaluation, collect_evaluations, read_gallery, read_records
+from sihg.report.read.evaluations import Evaluation, collect_evaluations, read_all_records, read_gallery
 from sihg.report.read.palette import looks
 from sihg.report.read.runs import folder_name
 from sihg.report.tables.table import count
@@ -26,8 +26,8 @@ from sihg.store.schema import CurveRecord
 
 
 def report_evaluations(folder: Path) -> list[Path]:
-    """Write index.html and, in report/, figures and tables of the records in evaluation/; return their paths."""
-    records = read_records(folder / "evaluation")
+    """Write index.html and, in report/, figures and tables of all records; return their paths."""
+    records = read_all_records(folder)
     found = collect_evaluations(records, {})
     by_record: dict[str, list[Evaluation]] = {}
     for evaluation in found.attacks:

@@ -125,9 +125,24 @@ class Evaluations(NamedTuple):
 
 def read_records(folder: Path) -> dict[Path, AnyRecord]:
     """Read every record in a folder, which may be missing."""
-    remedy = "evaluate again, or remove the file"
     names = [name for name in list_names(folder) if name.endswith(".json") and not name.startswith(".")]
-    return {folder / name: read_evaluation(folder / name, remedy) for name in names}
+    return _read_all([folder / name for name in names])
+
+
+def read_all_records(folder: Path) -> dict[Path, AnyRecord]:
+    """Read the records in FOLDER/evaluation and those directly in the folder."""
+    return read_records(folder / "evaluation") | _read_all(own_records(folder))
+
+
+def _read_all(paths: Sequence[Path]) -> dict[Path, AnyRecord]:
+    return {path: read_evaluation(path, "evaluate again, or remove the file") for path in paths}
+
+
+def own_records(folder: Path) -> list[Path]:
+    """List the records that `sihg evaluate --out` wrote directly into a folder: .json files with their .npz."""
+    names = list_names(folder) if folder.is_dir() else []
+    paths = [folder / name for name in names if name.endswith(".json") and not name.startswith(".")]
+    return [path for path in paths if path.with_suffix(".npz").is_file()]
 
 
 def collect_evaluations(

@@ -22,6 +22,7 @@ from sihg.report.read.evaluations import (
     check_same_samples,
     collect_evaluations,
     natural_order,
+    own_records,
     read_gallery,
     read_records,
 )
@@ -148,7 +149,7 @@ def result_kind(folder: Path) -> str:
         return "solve"
     if run_folders(folder):
         return "runs"
-    if any(folder.glob("evaluation/*.json")):
+    if any(folder.glob("evaluation/*.json")) or own_records(folder):
         return "evaluations"
     if not folder.is_dir():
         reason = "it is a file" if folder.exists() else "it does not exist"
