@@ -195,6 +195,8 @@ def plan_nearest(attacks: Sequence[str], ball: Ball) -> Mapping[str, Attack]:
     within: dict[str, Any] = {"eps": ball.eps, "norm": ball.norm, "bounds": ball.bounds}
     plan: dict[str, Attack] = {}
     for name in attacks:
+        if name == "standard":  # a cascade, not one attack
+            raise InputError("minimum-attack", name=name, forms=FORMS)
         attack = build_attack(name, ball)
         if isinstance(attack, PGD) and name != "fgsm":
             plan[name] = Bisection(**within, steps=attack.steps, restarts=attack.restarts)
