@@ -77,6 +77,19 @@ def test_records_directly_in_the_folder_are_on_the_page(tmp_path: Path) -> None:
     assert "1 record" in read_page(out)
 
 
+def test_the_share_of_targeted_attacks_is_called_no_accuracy(tmp_path: Path) -> None:
+    write_evaluation(tmp_path, "towards", **SAVED, target="class 3", rule="any iterate, targeted at class 3")
+    report(tmp_path)
+    page = read_page(tmp_path)
+    assert "not the target\N{NO-BREAK SPACE}%</th>" in page
+    assert "accuracy\N{NO-BREAK SPACE}%" not in page
+    write_evaluation(tmp_path, "away", **SAVED)
+    report(tmp_path)
+    page = read_page(tmp_path)
+    assert "accuracy; targeted: not the target,\N{NO-BREAK SPACE}%</th>" in page
+    assert "targeted: the share of samples that are not turned into the target" in page
+
+
 def test_curves_alone_have_a_page_without_a_table(tmp_path: Path) -> None:
     write_curve(tmp_path, **SAVED)
     assert [path.name for path in report(tmp_path)] == ["radius-1.svg", "radius-1.pdf", "index.html"]

@@ -169,8 +169,10 @@ def _texts() -> _Texts:
 
 
 def evaluation_notes(evaluations: Sequence[Evaluation]) -> list[str]:
-    """Explain the rows of evaluations that are not attacks."""
+    """Explain the rows of evaluations that are not attacks, and those of targeted ones."""
     notes = []
+    if any(evaluation.target for evaluation in evaluations):
+        notes.append("targeted: the share of samples that are not turned into the target, which is no accuracy.")
     if any(evaluation.attack == ALL for evaluation in evaluations):
         notes.append("all: the samples that no attack breaks.")
     if any(evaluation.rule == PROVEN for evaluation in evaluations):

@@ -15,6 +15,7 @@ TEST, SAMPLES = "test ", "samples "  # begin the keys of accuracies on test samp
 ABOUT = ("run", "method", "data", "model", "eps")
 ALWAYS = (*ABOUT, "epochs", "training_accuracy", "passes", "seconds")  # columns that stay when they are empty
 PAPER_BEST = {"natural": "best_natural", "pgd-20": "best_robust"}  # columns of the paper's best, chosen by PGD-20
+NOT_TARGET = "not the target"  # what the share of a targeted attack is of
 MAX_ALL_PAIRS = 6  # entries of which all pairs are compared
 
 
@@ -118,13 +119,17 @@ def difference_table(headline: Table, owners: Sequence[Entry | None]) -> Table:
 
 def evaluation_table(runs: Sequence[tuple[str, Sequence[Evaluation]]], heading: str = "run") -> Table:
     """Make a row per attack of each evaluation, of runs or records given by name."""
+    targeted = {bool(evaluation.target) for _, found in runs for evaluation in found}
+    share = NOT_TARGET if targeted == {True} else "accuracy"
+    if len(targeted) > 1:
+        share = f"{share}; targeted: {NOT_TARGET},"
     columns = [
         Column(heading, heading, is_text=True),
         Column("checkpoint", "checkpoint", is_text=True),
         Column("data", "data", is_text=True),
         Column("ball", "ball", is_text=True),
         Column("attack", "attack", is_text=True),
-        Column("accuracy", f"accuracy{PERCENT}"),
+        Column("accuracy", f"{share}{PERCENT}"),
         Column("low", f"from{PERCENT}"),
         Column("high", f"to{PERCENT}"),
         Column("samples", "samples"),
