@@ -135,7 +135,11 @@ def test_a_users_own_model(tmp_path: Path) -> None:
         "from torch import nn\n"
         "def make(shape, classes):\n    return nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * shape[1], classes))\n"
         "def number(shape, classes):\n    return 3\n"
+        "def none():\n    return nn.Flatten()\n"
         "def picky(shape):\n    return nn.Flatten()\n"
+        "def more(shape, classes, depth):\n    return nn.Flatten()\n"
+        "def free(**settings):\n    return nn.Flatten()\n"
+        "def fails(shape, classes):\n    raise TypeError\n"
     )
     own = f"{tmp_path / 'own_net.py'}:"
     model = build(own + "make", (3, 5), 4, seed=1)
@@ -143,8 +147,12 @@ def test_a_users_own_model(tmp_path: Path) -> None:
     assert all(map(torch.equal, weights(model), weights(build(own + "make", (3, 5), 4, seed=1))))
     with refused("model-type", name=own + "number"):
         build(own + "number", (3, 5), 4)
-    with refused("user-code-failed", name=own + "picky"):
-        build(own + "picky", (3, 5), 4)
+    for name, takes in {"none": "none()", "picky": "picky(shape)", "more": "more(shape, classes, depth)"}.items():
+        with refused("model-arguments", name=own + name, own=takes, call=f"{name}(shape=(3, 5), classes=4)"):
+            build(own + name, (3, 5), 4)
+    with refused("user-code-failed", name=own + "fails", filename=str(tmp_path / "own_net.py")):
+        build(own + "fails", (3, 5), 4)
+    assert isinstance(build(own + "free", (3, 5), 4), torch.nn.Flatten)
     with refused("width-of-user-model", width=2):
         build(own + "make", (3, 5), 4, width=2)
 

@@ -1,5 +1,6 @@
 """Models by name, ours and a user's own. Torch is loaded when a model is built."""
 
+import inspect
 import math
 from collections.abc import Callable
 from importlib import import_module
@@ -93,10 +94,26 @@ def _build_users_model(name: str, shape: tuple[int, ...], classes: int, width: f
         from sihg.robust.models.foreign import build_timm
 
         return build_timm(name.removeprefix(TIMM), shape, classes)
-    model = call_user_code("model", name, load_callable("model", name), shape=shape, classes=classes)
+    make = load_callable("model", name)
+    _check_arguments(name, make, shape=shape, classes=classes)
+    model = call_user_code("model", name, make, shape=shape, classes=classes)
     if not isinstance(model, nn.Module):
         raise InputError("model-type", name=name, type=type(model).__name__)
     return model
+
+
+def _check_arguments(name: str, make: Callable[..., object], **given: object) -> None:
+    """Raise InputError unless a user's function takes these arguments, if its signature is known."""
+    try:
+        signature = inspect.signature(make)
+    except ValueError:  # some builtins have none
+        return
+    try:
+        signature.bind(**given)
+    except TypeError as error:
+        own, function = signature.replace(return_annotation=inspect.Signature.empty), name.rpartition(":")[2]
+        call = ", ".join(f"{key}={value}" for key, value in given.items())
+        raise InputError("model-arguments", name=name, own=f"{function}{own}", call=f"{function}({call})") from error
 
 
 def _check_image(name: str, shape: tuple[int, ...]) -> tuple[int, int, int]:
