@@ -256,7 +256,8 @@ class AutoAttack:
             check_model(model, samples)
             check_range(samples, task.ball)
             check_plans(model, samples, task.plans)
-            checks = list(inspect_model(model, samples, task.ball, seed, draws=draws))
+            remedy = f"set apgd.eot_iter={ADVISED_EOT}" if self.version == "rand" else 'take version="rand"'
+            checks = list(inspect_model(model, samples, task.ball, seed, draws=draws, if_random=remedy))
             outcomes = {}
             for part in attack_parts(model, samples, task.plans, seed=seed, draws=draws, known=state.known()):
                 outcomes[part.key] = part.outcome

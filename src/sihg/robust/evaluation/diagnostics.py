@@ -74,9 +74,19 @@ def warn_if(fires: bool, name: str, message: str, result: Literal["warning", "er
 
 
 def inspect_model(
-    model: nn.Module, samples: Samples, ball: Ball, seed: int, *, attacked: bool = True, draws: Draws = ONCE
+    model: nn.Module,
+    samples: Samples,
+    ball: Ball,
+    seed: int,
+    *,
+    attacked: bool = True,
+    draws: Draws = ONCE,
+    if_random: str = "",
 ) -> Iterator[Check]:
-    """Check the model on a few samples; its gradients and the radius only if attacks follow."""
+    """Check the model on a few samples; its gradients and the radius only if attacks follow.
+
+    `if_random` is what to do about a random model, where the arguments eot and votes do not exist.
+    """
     x, y = _probe(model, samples, seed)
     first, second = compute_logits(model, x), compute_logits(model, x)
     yield _check_precision(model, first)
@@ -86,7 +96,7 @@ def inspect_model(
     if attacked:
         yield _check_unit(samples, ball)
     random = _differ(first, second)
-    yield _check_repeatable(first, second, draws)
+    yield _check_repeatable(first, second, draws, if_random)
     if attacked:
         yield _check_zero_radius(model, x, y, first, ball, seed, random=random)
         yield _check_gradients(model, x, y, first, ball, seed)
@@ -124,12 +134,12 @@ def _differ(first: Tensor, second: Tensor) -> bool:
     return not float((first - second).abs().max()) <= ROUNDING * float(first.abs().max())
 
 
-def _check_repeatable(first: Tensor, second: Tensor, draws: Draws) -> Check:
+def _check_repeatable(first: Tensor, second: Tensor, draws: Draws, remedy: str) -> Check:
     """Check that a random model is attacked and judged as one."""
     advice = [] if draws.eot > 1 else [f"average gradients over draws, eot={ADVISED_EOT}"]
     advice += [] if draws.votes > 1 else [f"let several draws judge, votes={VOTES}"]
     apart = float((first - second).abs().max())
-    message = f"the model is random, two passes differ by {apart:.2g}: {', and '.join(advice)}"
+    message = f"the model is random, two passes differ by {apart:.2g}: {remedy or ', and '.join(advice)}"
     return warn_if(_differ(first, second) and bool(advice), "repeatable", message)
 
 
