@@ -36,9 +36,11 @@ def test_the_tables(runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str])
     assert run("compare", *runs) == 0
     captured = capsys.readouterr()
     assert line(captured.out, "a") == [
-        *("a", "msi-hg", "3", "85.0 / 40.0", "90.0 / 45.0 (2)", "96.88", "43.75", "18.0", "3.8"),
+        *("a", "msi-hg", "linf, eps 0.25", "3", "85.0 / 40.0", "90.0 / 45.0 (2)", "96.88", "43.75", "18.0", "3.8"),
     ]
-    assert line(captured.out, "b") == ["b", "pgd", "2 of 4", "80.0 / 30.0", "80.0 / 30.0 (2)", "-", "-", "22.0", "2.5"]
+    assert line(captured.out, "b") == [
+        *("b", "pgd", "linf, eps 0.1", "2 of 4", "80.0 / 30.0", "80.0 / 30.0 (2)", "-", "-", "22.0", "2.5"),
+    ]
     assert "accuracy on 397 test samples" in captured.out
     assert line(captured.out, "eps") == ["eps", "0.25", "0.1"]
     assert line(captured.out, "method.name") == ["method.name", "msi-hg", "pgd"]
@@ -52,6 +54,7 @@ def test_json_has_the_same(runs: tuple[Path, Path], capsys: pytest.CaptureFixtur
     assert run("compare", runs[0].parent, "--json") == 0  # the folder that holds them
     said = json.loads(capsys.readouterr().out)
     a, b = said["runs"]
+    assert (a["ball"], b["ball"]) == ("linf, eps 0.25", "linf, eps 0.1")
     assert (a["run"], a["best"]) == ("a", {"epoch": 2, "natural": 0.9, "robust": 0.45})
     assert a["evaluations"]["pgd-20"] == {"accuracy": 0.4375, "low": 0.4, "high": 0.5, "samples": 397}
     assert (b["last"], b["evaluations"]) == ({"epoch": 2, "natural": 0.8, "robust": 0.3}, {})
@@ -118,8 +121,8 @@ def test_sizes_that_differ_are_shown(runs: tuple[Path, Path], capsys: pytest.Cap
     write_evaluation(runs[1], samples=100, eps=0.1)
     assert run("compare", *runs) == 0
     out = capsys.readouterr().out
-    assert line(out, "a")[5:7] == ["96.88 (n = 397)", "43.75 (n = 397)"]
-    assert line(out, "b")[5:7] == ["96.88 (n = 100)", "43.75 (n = 100)"]
+    assert line(out, "a")[6:8] == ["96.88 (n = 397)", "43.75 (n = 397)"]
+    assert line(out, "b")[6:8] == ["96.88 (n = 100)", "43.75 (n = 100)"]
 
 
 def test_folders_without_runs_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

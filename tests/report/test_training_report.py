@@ -67,7 +67,8 @@ def test_tables_hold_the_numbers_of_the_runs(tmp_path: Path) -> None:
     assert float(b["best_robust"]) == 0.0
     assert {8 / 255, 0.85, 0.4, 0.9, 0.45, 18.0, 3.75} <= numbers(read_page(tmp_path))
     markdown = (tmp_path / "report" / "runs.md").read_text(encoding="utf-8")
-    line = "| a | msi-hg | digits | small-cnn | 8/255 | 3 | 3 | 18 | 3.75 | 53.00 | 85.00 | 40.00 | 90.00 | 45.00 | 2 |"
+    line = "| a | msi-hg | digits | small-cnn | linf | 8/255 | 3 | 3 | 18 | 3.75 | 53.00 | 85.00 | 40.00 | 90.00 | "
+    line += "45.00 | 2 |"
     assert line in markdown.splitlines()
     assert len({line.count(" | ") for line in markdown.splitlines()}) == 1
 

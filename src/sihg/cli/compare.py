@@ -14,7 +14,8 @@ EPILOG = """examples:
 Watched numbers are those of the held-out samples that `--validation` sets aside. Of the evaluations, those of the
 newest weights on the run's own test samples within its own ball are shown, as in the report. If there are several of a
 kind, the one on most samples counts. All figures are on the samples that the evaluations shown share, and `all` is the
-accuracy under everything that was run on them. Figures whose samples are not shared have their own number, n.
+accuracy under everything that was run on them. Figures whose samples are not shared have their own number, n. Where
+the balls of the runs differ, each row says its own: accuracies within different balls cannot be compared.
 """
 
 

@@ -7,7 +7,7 @@ import pytest
 from sihg.report import compare
 from sihg.report.tables.run_comparison import AttackAccuracy
 from tests.refused import refused
-from tests.report.folders import attack_row, rows, write_evaluation, write_run
+from tests.report.folders import attack_row, read_csv, read_page, rows, write_evaluation, write_run
 
 
 def test_numbers_and_settings_of_each_run(tmp_path: Path) -> None:
@@ -79,3 +79,25 @@ def test_attacks_have_the_order_of_the_report(tmp_path: Path) -> None:
 def test_a_setting_that_one_run_lacks_differs(tmp_path: Path) -> None:
     comparison = compare([write_run(tmp_path / "a", noise="none"), write_run(tmp_path / "b")])
     assert [run.settings for run in comparison.runs] == [{"noise": "none"}, {"noise": None}]
+
+
+def test_rows_within_different_balls_say_which(tmp_path: Path) -> None:
+    balls = {"a": ("linf", 0.25), "b": ("linf", 8 / 255), "c": ("l2", 1.0)}
+    for name, (norm, eps) in balls.items():
+        for seed in range(2):
+            folder = write_run(tmp_path / f"{name}-{seed}", norm=norm, eps=eps, seed=seed)
+            write_evaluation(folder, norm=norm, eps=eps, attacks=[attack_row("pgd-20", 0.5)])
+    found = compare([tmp_path / f"{name}-0" for name in balls])
+    assert [run.ball for run in found.runs] == ["linf, eps 0.25", "linf, eps 8/255", "l2, eps 1"]
+    assert all(run.ball in str(found) for run in found.runs)
+    means = compare(tmp_path, tmp_path / "page").tables()["mean (lowest - highest) over the seeds"]
+    assert [column.heading for column in means.columns][:3] == ["entry", "norm", "ε"]
+    assert {tuple(row[1:3]) for row in means.rows} == {("linf", "0.25"), ("linf", "8/255"), ("l2", "1")}
+    of_runs = {(row["norm"], float(row["eps"])) for row in read_csv(tmp_path / "page", "runs")}
+    assert of_runs == set(balls.values())
+    assert "<td>l2</td>" in read_page(tmp_path / "page")
+
+
+def test_one_ball_is_not_repeated_in_every_row(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / name) for name in ("a", "b")]
+    assert "ball" not in str(compare(runs))

@@ -77,7 +77,7 @@ def _split_headline(table: Table) -> tuple[Table, Table]:
     """
     keys = [column.key for column in table.columns]
     values = {key: {row[i] for row in table.rows} for i, key in enumerate(keys)}
-    known = [key for key in ("data", "model", "eps") if len(values[key]) == 1]  # among the facts
+    known = [key for key in ("data", "model", "norm", "eps") if len(values[key]) == 1]  # among the facts
     known += ["method"] if all(row[0] == row[1] for row in table.rows if not str(row[0]).startswith("paper: ")) else []
     known += ["trials"] if values["trials"] == {1} else []
     known += ["samples"] if len(values.get("samples", set()) - {None}) == 1 else []  # in a note
@@ -101,7 +101,7 @@ def _trial_tables(entries: Sequence[Entry]) -> list[PageTable | None]:
     table = training_table([run for entry in entries for run in entry.trials])
     colours = [entry.look.colour for entry in entries for _ in entry.trials]
     values = {column.key: {row[i] for row in table.rows} for i, column in enumerate(table.columns)}
-    hidden = ["method", *(key for key in ("data", "model", "eps", "samples") if len(values.get(key, ())) == 1)]
+    hidden = ["method", *(key for key in ("data", "model", "norm", "eps", "samples") if len(values.get(key, ())) == 1)]
     shown = [key for key in values if key not in hidden]
     learning = [key for key in shown if key in LEARNING] if any(key.startswith(TEST) for key in shown) else []
     results = table.part(*(key for key in shown if key not in learning))

@@ -1,16 +1,16 @@
 """Put training runs side by side: settings that differ, accuracy, means over seeds and their differences."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from sihg.report.read.evaluations import PROVEN
+from sihg.report.read.evaluations import PROVEN, Evaluation
 from sihg.report.read.results import find_results
 from sihg.report.read.runs import TrainingRun, compare_settings, group_trials
-from sihg.report.tables.table import Cell, Column, Table, as_markdown, for_reading, split_spreads
+from sihg.report.tables.table import Cell, Column, Table, as_markdown, for_reading, radius_text, split_spreads
 from sihg.report.tables.training_tables import SAMPLES, TEST, difference_table, entry_table
-from sihg.store.schema import MetricsRow
+from sihg.store.schema import NOT_SET, MetricsRow
 from sihg.store.statistics import describe_spreads
 
 ABSENT = "-"
@@ -39,6 +39,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     folder: str
     method: str
+    ball: str  # of its evaluations, such as "l2, eps 1"
     epochs: int
     of: int | None
     settings: dict[str, object]
@@ -74,7 +75,8 @@ class Comparison:
             tables["settings that differ"] = _settings_table(self.runs)
         if self.means.rows:
             keys = [column.key for column in self.means.columns if column.key.startswith((TEST, SAMPLES))]
-            means = for_reading(self.means.part("entry", "trials", *keys, "passes", "seconds"))
+            about = ["norm", "eps"] if _balls_differ(self.runs) else []
+            means = for_reading(self.means.part("entry", *about, "trials", *keys, "passes", "seconds"))
             headings = {"trials": "n", "passes": "passes", "seconds": "seconds"}
             columns = [column._replace(heading=headings.get(column.key, column.heading)) for column in means.columns]
             tables[f"{self._shown()} over the seeds"] = Table(columns, means.rows)
@@ -117,6 +119,7 @@ def compare_runs(runs: Sequence[TrainingRun]) -> Comparison:
                 run=run.name,
                 folder=str(run.folder.path),
                 method=run.method,
+                ball=_ball(run, tests.values()),
                 epochs=run.epochs,
                 of=run.planned_epochs,
                 settings={name: run.settings.get(name) for name in differing},
@@ -139,17 +142,45 @@ def compare_runs(runs: Sequence[TrainingRun]) -> Comparison:
     return Comparison(tuple(rows), tuple(results.columns), shown, difference_table(means, owners), tuple(notes))
 
 
+def _ball(run: TrainingRun, tests: Iterable[Evaluation]) -> str:
+    """Say within which ball the attacks shown of a run were made; without any, in which it was trained."""
+    within = [_ball_text(test.norm, test.eps, bounded=test.bounded) for test in tests if test.attack != "natural"]
+    if within:
+        return " / ".join(dict.fromkeys(within))
+    bounded = run.settings.get("bounds") != NOT_SET
+    return _ball_text(run.settings.get("norm", ABSENT), run.settings.get("eps", ABSENT), bounded=bounded)
+
+
+def _ball_text(norm: object, eps: object, *, bounded: bool) -> str:
+    radius = radius_text(eps) if isinstance(eps, int | float) else eps
+    return f"{norm}, eps {radius}" + ("" if bounded else ", without bounds")
+
+
+def _balls_differ(runs: Sequence[RunRow]) -> bool:
+    return len({run.ball for run in runs}) > 1
+
+
 def _watched(row: MetricsRow | None) -> Watched:
     return Watched() if row is None else Watched(row.epoch, row.natural, row.robust)
 
 
 def _run_table(runs: Sequence[RunRow], attacks: Sequence[str]) -> dict[str, Table]:
     sizes = {test.samples for run in runs for test in run.evaluations.values()}
-    headings = ["run", "method", "epochs", "watched %", "best % (epoch)", *(f"{a} %" for a in attacks)]
+    differ = _balls_differ(runs)
+    headings = [
+        "run",
+        "method",
+        *(["ball"] if differ else []),
+        "epochs",
+        "watched %",
+        "best % (epoch)",
+        *(f"{a} %" for a in attacks),
+    ]
     rows: list[list[Cell]] = [
         [
             run.run,
             run.method,
+            *([run.ball] if differ else []),
             str(run.epochs) if run.epochs == run.of else f"{run.epochs} of {run.of}",
             _both(run.last),
             _both(run.best) + (f" ({run.best.epoch})" if run.best.epoch else ""),

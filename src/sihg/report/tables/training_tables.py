@@ -12,7 +12,7 @@ from sihg.report.tables.table import PERCENT, Cell, Column, Table, cell_text, ra
 from sihg.store.statistics import Spread, spread, welch
 
 TEST, SAMPLES = "test ", "samples "  # begin the keys of accuracies on test samples, and of the numbers of samples
-ABOUT = ("run", "method", "data", "model", "eps")
+ABOUT = ("run", "method", "data", "model", "norm", "eps")
 ALWAYS = (*ABOUT, "epochs", "training_accuracy", "passes", "seconds")  # columns that stay when they are empty
 PAPER_BEST = {"natural": "best_natural", "pgd-20": "best_robust"}  # columns of the paper's best, chosen by PGD-20
 NOT_TARGET = "not the target"  # what the share of a targeted attack is of
@@ -27,6 +27,7 @@ def training_table(runs: Sequence[TrainingRun]) -> Table:
         Column("method", "method", is_text=True),
         Column("data", "data", is_text=True),
         Column("model", "model", is_text=True),
+        Column("norm", "norm", is_text=True),
         Column("eps", "ε"),
         Column("epochs", "epochs"),
         Column("epochs_asked", "of"),
@@ -176,7 +177,7 @@ def _about(run: TrainingRun) -> list[Cell]:
     return [
         run.name,
         run.method,
-        *(str(run.settings.get(key, "—")) for key in ("data", "model")),
+        *(str(run.settings.get(key, "—")) for key in ("data", "model", "norm")),
         float(eps) if isinstance(eps, int | float) else None,
         run.epochs,
         run.planned_epochs,
