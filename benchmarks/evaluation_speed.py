@@ -2,7 +2,8 @@
 
 Every library has its own process (`separate_processes.py` says why) and its best batch size. Ours runs in float32 and
 as with `precision="auto"`, which takes bfloat16 where that is faster; float32 makes the verdicts in both. The claims
-are about `auto`. PGD of ours and of the peers as in `pgd_peers.py`, `standard` as in `autoattack_speed.py`.
+are about `auto`. PGD of ours and of the peers as in `pgd_peers.py`, without checks; `standard` as in
+`autoattack_speed.py`, with the checks of both.
 
 A third model, of the bundled digits, only compares the accuracies that the two standard sets leave.
 """
@@ -32,7 +33,8 @@ from benchmarks.timing import (
 )
 from sihg.cli.main import main as run_sihg
 from sihg.errors import InputError
-from sihg.robust.attacks.registry import build_plan
+from sihg.robust.attacks.registry import build_attack, build_plan
+from sihg.robust.attacks.runner import attack_batch
 from sihg.robust.data import as_samples, load, stratified_split
 from sihg.robust.evaluation.search_format import choose_precision
 from sihg.robust.threat import Ball
@@ -57,7 +59,7 @@ class Recipe:
 
 
 RECIPES = (
-    Recipe("small-cnn, MNIST", ("--preset", "mnist-fast", "--epochs", "4"), 1000, 1.6, 2.0),
+    Recipe("small-cnn, MNIST", ("--preset", "mnist-fast"), 1000, 1.6, 2.0),
     Recipe("preact-resnet8, SVHN", ("--preset", "svhn", "--epochs", "3", "--seed", "1", "--lanes", "2"), 500, 2.0, 2.5),
     Recipe("small-cnn, digits", ("--preset", "digits", "--method", "pgd"), 397),
 )
@@ -133,7 +135,7 @@ def time_pgd(case: Case, steps: int, restarts: int, repetitions: int) -> dict[st
     peers_case = pgd_peers.Case(case.recipe.name, case.model, case.x, case.y, case.eps, steps, restarts)
     attack = f"pgd-{steps}" + (f"-{restarts}" if restarts > 1 else "")
     with SeparateProcesses() as processes:
-        calls: dict[str, Callable[[], Measurement]] = our_calls(processes, case, attack)
+        calls = our_calls(processes, case, attack_once, attack)
         for name in pgd_peers.PEERS:
             size = processes(name, pgd_peers.find_best_batch_size, name, peers_case)
             calls[f"{name}{pgd_peers.BEST_BATCHES}{size}"] = partial(
@@ -147,18 +149,26 @@ def time_standard(case: Case, repetitions: int) -> dict[str, Timings]:
     with SeparateProcesses() as processes:
         arguments = (case.model, case.x, case.y)
         size = processes("pyautoattack", autoattack_speed.find_best_batch_size, *arguments, case.eps)
-        calls = our_calls(processes, case, "standard")
+        calls = our_calls(processes, case, evaluate, "standard")
         their_set = partial(processes, "pyautoattack", autoattack_speed.their_set)
         calls["pyautoattack"] = partial(their_set, *arguments, size, None, case.eps)
         return time_interleaved(calls, repetitions, SECONDS, warmed=True)
 
 
-def our_calls(processes: SeparateProcesses, case: Case, attack: str) -> dict[str, Callable[[], Measurement]]:
-    """Return our evaluation by one attack in both formats, after a warm-up."""
+def our_calls(
+    processes: SeparateProcesses, case: Case, measure: Callable[[Case, str, str], Measurement], attack: str
+) -> dict[str, Callable[[], Measurement]]:
+    """Return how to measure our attack in both formats, after a warm-up."""
     formats = {"ours, float32": "float32", "ours, auto": case.auto}
     for precision in set(formats.values()):
-        processes("ours", evaluate, case, "apgd-ce-2", precision)
-    return {name: partial(processes, "ours", evaluate, case, attack, form) for name, form in formats.items()}
+        processes("ours", attack_once, case, "apgd-ce-2", precision)
+    return {name: partial(processes, "ours", measure, case, attack, form) for name, form in formats.items()}
+
+
+def attack_once(case: Case, attack: str, precision: str) -> Measurement:
+    """Run and time one attack; its value is which samples are broken."""
+    chosen, seed = build_attack(attack, Ball(case.eps)), next(pgd_peers.START_SEEDS)
+    return time_once(lambda: attack_batch(chosen, case.model, case.x, case.y, seed, precision=precision).broken)
 
 
 def evaluate(case: Case, attack: str, precision: str) -> Measurement:
