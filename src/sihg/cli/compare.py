@@ -10,6 +10,7 @@ from sihg.cli.terminal import format_table, say, show
 EPILOG = """examples:
   sihg compare runs/pgd runs/msi-hg
   sihg compare runs/reproduce-digits/*-s0 --out runs/seed-0
+  sihg compare results/mnist.zip          an archive that `sihg pack` wrote
 
 Watched numbers are those of the held-out samples that `--validation` sets aside. Of the evaluations, those of the
 newest weights on the run's own test samples within its own ball are shown, as in the report. If there are several of a
@@ -30,7 +31,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a run folder, or a folder of run folders")
+    places = "a run folder, a folder of run folders, or an archive of them"
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help=places)
     parser.add_argument("--out", type=Path, metavar="DIR", help="write figures, tables and a page there")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.set_defaults(run=run)
@@ -52,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
             show(note)
     if page:
         say(f"report: {page}")
-    elif untested := [str(run.folder) for run in comparison.runs if not run.evaluations]:
+    elif untested := [run.folder for run in comparison.runs if not run.evaluations and Path(run.folder).is_dir()]:
         say(f"next: sihg evaluate {shlex.join(untested)}")
     else:
         say("for figures and a page: the same command with --out DIR")

@@ -39,6 +39,7 @@ from sihg.store.schema import (
     check_config,
     convert_record,
     differing_settings,
+    merit,
     read_grid_config,
     read_run_config,
 )
@@ -98,9 +99,9 @@ class TrainingRun:
 
     @property
     def best(self) -> MetricsRow | None:
-        """The row of the best robust accuracy on held-out samples, the first of equals."""
+        """The row of the best robust accuracy on held-out samples, chosen as in training."""
         held_out = [row for row in self.rows if row.robust is not None]
-        return max(held_out, key=lambda row: row.robust or 0.0, default=None)
+        return max(held_out, key=merit, default=None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,9 +145,15 @@ def run_folders(folder: Path) -> list[Path]:
 
 
 def result_kind(folder: Path) -> str:
-    """Return what a folder holds: "solve", "runs" or "evaluations"; raise InputError if it holds none of them."""
+    """Return what a folder holds: "solve", "profile", "runs" or "evaluations".
+
+    Raises:
+        InputError: It holds none of them.
+    """
     if (folder / "summary.json").is_file():
         return "solve"
+    if (folder / "profile.json").is_file():
+        return "profile"
     if run_folders(folder):
         return "runs"
     if any(folder.glob("evaluation/*.json")) or own_records(folder):

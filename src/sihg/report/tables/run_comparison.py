@@ -1,7 +1,8 @@
 """Put training runs side by side: settings that differ, accuracy, means over seeds and their differences."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
@@ -105,8 +106,8 @@ class Comparison:
         return "\n".join([*parts, *self.notes])
 
 
-def compare_runs(runs: Sequence[TrainingRun]) -> Comparison:
-    """Compare runs that were read."""
+def compare_runs(runs: Sequence[TrainingRun], shown: Callable[[Path], str] = str) -> Comparison:
+    """Compare runs that were read; `shown` gives the text for a path."""
     means, owners = entry_table(group_trials(runs))
     several = any(owner and len(owner.trials) > 1 for owner in owners)
     differing = sorted(compare_settings(runs)[1], key=lambda name: name != "method.name")
@@ -117,7 +118,7 @@ def compare_runs(runs: Sequence[TrainingRun]) -> Comparison:
         rows.append(
             RunRow(
                 run=run.name,
-                folder=str(run.folder.path),
+                folder=shown(run.folder.path),
                 method=run.method,
                 ball=_ball(run, tests.values()),
                 epochs=run.epochs,
@@ -138,8 +139,8 @@ def compare_runs(runs: Sequence[TrainingRun]) -> Comparison:
     notes += results.notes
     if any(test.rule == PROVEN for of_runs in results.columns.values() for test in of_runs.values()):
         notes.append(f"{PROVEN}: a lower bound; attacks give upper bounds")
-    shown = means if several else Table(means.columns, [])
-    return Comparison(tuple(rows), tuple(results.columns), shown, difference_table(means, owners), tuple(notes))
+    over_seeds = means if several else Table(means.columns, [])
+    return Comparison(tuple(rows), tuple(results.columns), over_seeds, difference_table(means, owners), tuple(notes))
 
 
 def _ball(run: TrainingRun, tests: Iterable[Evaluation]) -> str:
