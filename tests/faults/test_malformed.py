@@ -17,7 +17,6 @@ import sihg
 from sihg.cli.main import main
 from sihg.cli.terminal import format_table
 from sihg.robust.evaluation import EvaluationRequest, evaluate_run
-from sihg.store import schema
 from sihg.store.files import from_toml
 from sihg.store.manifest import manifest_bytes
 from sihg.store.schema import read_json, write_json, write_toml
@@ -107,7 +106,7 @@ def test_a_record_that_may_not_be_read_is_not_to_be_removed(tmp_path: Path, monk
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     path = write_json(tmp_path / "a.json", {})
-    monkeypatch.setattr(schema, "read_regular", forbid)
+    monkeypatch.setattr("sihg.store.schema.record.read_regular", forbid)
     with refused("cannot-look", path=path, reason=os.strerror(errno.EACCES)):
         read_json(path, "remove it")
 

@@ -60,8 +60,11 @@ def test_a_file_in_column_order_is_refused(tmp_path: Path) -> None:
 def test_missing_arrays_and_folders_are_named(tmp_path: Path) -> None:
     with refused("no-npy-folder"):
         load(f"npy:{tmp_path / 'nowhere'}")
-    with refused("npz-arrays", array="y", names="x"):
-        load(f"npy:{write_npy(tmp_path / 'a', x=images())}")
+    with refused("npy-files", file="y.npy", files="labels.npy, x_train.npy"):
+        load(f"npy:{write_npy(tmp_path / 'a', x_train=images(), labels=labels())}")
+    (tmp_path / "empty").mkdir()
+    with refused("npy-files", file="x.npy", files="no other .npy file"):
+        load(f"npy:{tmp_path / 'empty'}")
     with refused("sample-shapes"):
         load(f"npy:{write_npy(tmp_path / 'b', x=images(), y=labels(39))}")
 

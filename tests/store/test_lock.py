@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sihg.store.run_folder import FolderHandle, InUseError, locked
+from sihg.store.run_folder import FolderHandle, InUseError, WaitWarning, locked
 from tests.refused import refused
 
 HOLD = """
@@ -88,7 +88,8 @@ def test_our_lock_keeps_another_process_out_and_is_freed_by_an_error(tmp_path: P
 def test_who_waits_gets_the_lock_of_a_process_that_ends(tmp_path: Path) -> None:
     with holder(tmp_path) as process:
         threading.Timer(0.2, process.kill).start()
-        with locked(tmp_path, wait_seconds=60):
+        about = f"{tmp_path} is in use by process {process.pid} .*: waiting up to 60 seconds for its end"
+        with pytest.warns(WaitWarning, match=about), locked(tmp_path, wait_seconds=60):
             assert (tmp_path / ".lock").read_text().startswith(f"{os.getpid()} on ")
 
 

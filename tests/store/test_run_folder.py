@@ -273,7 +273,7 @@ def test_a_failure_ends_its_own_launch_only(tmp_path: Path, monkeypatch: pytest.
         monkeypatch.setenv(name, value)
     folder.check_failure()
     folder.keep_failure(InputError("out-missing"))
-    with refused("out-missing"):
+    with refused("launch-failed", path=folder.failure, error="out-missing"):
         folder.check_failure()
     assert [check.result for check in check_folder(folder.path) if check.path == folder.failure] == ["good"]
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "second")

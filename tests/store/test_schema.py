@@ -7,9 +7,10 @@ import msgspec
 import pytest
 
 from sihg.store import schema
+from sihg.store.archive import unpacked
 from tests.refused import refused
 
-RECORDS = Path(__file__).resolve().parents[2] / "docs" / "results" / "records"
+ARCHIVES = Path(__file__).resolve().parents[2] / "results"
 ROW = schema.AttackRow(
     attack="pgd-20",
     accuracy=0.5,
@@ -115,20 +116,22 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_published_records_are_read() -> None:
-    evaluations = sorted(RECORDS.rglob("evaluation/*.json"))
-    configs = sorted(RECORDS.rglob("config.toml"))
-    grids = sorted(RECORDS.rglob("grid.toml"))
-    assert evaluations
-    assert configs
-    assert grids
-    for path in evaluations:
-        assert schema.read_evaluation(path).samples > 0
-    for path in configs:
-        assert schema.read_run_config(path).method
-    for path in grids:
-        assert schema.read_grid_config(path).methods
-    for path in RECORDS.rglob("environment.json"):
-        assert schema.read_record(path, schema.Environment).torch
+    archives = sorted(ARCHIVES.glob("*.zip"))
+    assert archives
+    with unpacked(archives) as found:
+        for home in found.places.values():
+            configs = sorted(home.rglob("config.toml"))
+            evaluations = sorted(home.rglob("evaluation/*.json"))
+            assert configs
+            assert evaluations
+            for path in evaluations:
+                assert schema.read_evaluation(path).samples > 0
+            for path in configs:
+                assert schema.read_run_config(path).method
+            for path in home.rglob("grid.toml"):
+                assert schema.read_grid_config(path).methods
+            for path in home.rglob("environment.json"):
+                assert schema.read_record(path, schema.Environment).torch
 
 
 def test_metrics_rows_convert_from_and_to_cells() -> None:

@@ -13,8 +13,8 @@ EPILOG = """examples:
 
 Every file that sihg writes and reads carries a sum: a changed byte is an error wherever the file is read. --accept
 gives files that you edited a new sum; checkpoints and files of the perturbation memory cannot be edited. Pages,
-pictures and output.log carry no sum. docs/reliability.md says what is promised. Exit codes: 0 all files are as they
-were written, 1 some are not.
+pictures and output.log carry no sum; those of a solve have theirs in sums.json. docs/reliability.md says what is
+promised. Exit codes: 0 all files are as they were written, 1 some are not.
 """
 
 

@@ -127,12 +127,13 @@ class RunFolder:
             write_record(self.failure, Failure(launch=launch_id(), code=error.code, message=str(error)))
 
     def check_failure(self) -> None:
-        """Raise the error that has ended this launch before torchrun started its processes again, if there is one."""
+        """Raise InputError if an error has ended this launch before torchrun started its processes again."""
         if status(self.failure) is None:
             return
         failure = read_record(self.failure, Failure)
         if failure.launch == launch_id():
-            raise InputError.told(failure.message, failure.code)
+            resume = f"sihg resume {shlex.quote(str(self.path))}"
+            raise InputError("launch-failed", path=self.failure, error=failure.code, resume=resume)
 
     def forget_failure(self) -> None:
         """Remove the error of an earlier launch: somebody has decided to try again."""
@@ -227,6 +228,10 @@ class InUseError(InputError):
     """Raised when another process holds a folder's lock."""
 
 
+class WaitWarning(UserWarning):
+    """Another process holds a folder's lock, and is waited for."""
+
+
 class FolderHandle:
     """A folder in which work goes on. It notices that the folder was moved, removed or replaced.
 
@@ -289,6 +294,8 @@ def locked(folder: str | Path, *, wait_seconds: float = 0.0) -> Iterator[FolderH
         wait_seconds: How long to wait for a process that holds the lock and may be about to end.
     Yields:
         The folder's handle, which also notices that the lock file was removed or replaced.
+    Warns:
+        WaitWarning: Once, before it waits.
     Raises:
         InUseError: If another process, or another block of this one, holds the lock.
         InputError: If the folder is missing, cannot be written to, or lies on a disk without locks.
@@ -300,11 +307,18 @@ def locked(folder: str | Path, *, wait_seconds: float = 0.0) -> Iterator[FolderH
     from filelock import FileLock, Timeout  # takes 30 ms
 
     path = Path(folder) / LOCK_NAME
-    lock = FileLock(path, timeout=wait_seconds, preserve_lock_file=True, on_acquired=_write_holder)
+    lock = FileLock(path, timeout=0.0, preserve_lock_file=True, on_acquired=_write_holder)
     try:
         path.parent.stat()  # FileLock would make a missing folder
         _check_lock_file(path)
-        lock.acquire()
+        try:
+            lock.acquire()
+        except Timeout:
+            if not wait_seconds:
+                raise
+            about = f"{folder} is in use by {_read_holder(path)}: waiting up to {wait_seconds:g} seconds for its end"
+            warnings.warn(about, WaitWarning, stacklevel=3)
+            lock.acquire(timeout=wait_seconds)
     except Timeout:
         raise InUseError("folder-in-use", folder=folder, holder=_read_holder(path)) from None
     except OSError as error:

@@ -1,6 +1,7 @@
 """Check every file of a folder of results against its sum, and accept files that were edited on purpose.
 
-This is `sihg check`. Pages, pictures, `output.log` and tables for people carry no sum: nothing reads them.
+This is `sihg check`. Pages, pictures, `output.log` and tables for people carry no sum: nothing reads them. Of a solve,
+sums.json has the sums of these too.
 """
 
 import json
@@ -20,6 +21,8 @@ from sihg.store.manifest import NUMBERED, find_checkpoint, newest_manifest, read
 from sihg.store.run_folder import locked
 from sihg.store.schema import Record, read_json, read_record, read_toml, write_json, write_record
 from sihg.store.seal import MARK, NO_SUM, SEAL_KEY, check_seal, require_seal, seal
+from sihg.store.sums import FOR_PEOPLE, find_changed, write_sums
+from sihg.store.sums import NAME as SUMS
 from sihg.store.tables import SUM, Mark, read_json_lines, read_table, reseal_log, reseal_table
 from sihg.store.trust import OWNER
 
@@ -27,7 +30,6 @@ ACCEPTED = "accepted.json"  # sums of tables that were edited on purpose after a
 TABLES = {"metrics.csv": "metrics", "memory.csv": "memory", "log.jsonl": "log"}  # and their names in a checkpoint
 SETTINGS = ("config.toml", "config.json", "grid.toml")  # of a folder that has a lock of its own
 KINDS = (".json", ".jsonl", ".toml", ".csv", ".npz", ".npy", ".safetensors")
-FOR_PEOPLE = ("history.csv", "table.csv")  # not read again
 Result = Literal["good", "no sum", "wrong", "accepted"]
 
 
@@ -75,13 +77,13 @@ def check_folder(folder: str | Path, *, accept: bool = False) -> list[FileCheck]
         for path in _missing(Path(home))
     ]
     if not accept:
-        return [*(_check(path) for path in _files(folder)), *missing]
+        return [*(check_file(path) for path in _files(folder)), *_check_unsealed(folder), *missing]
     with ExitStack() as locks:
         for home in {folder, *(path.parent for path in _files(folder) if path.name in SETTINGS)}:
             locks.enter_context(locked(home))
         # Arrays before the records that keep their sums.
         paths = sorted(_files(folder), key=lambda path: path.suffix == ".json")
-        return [*(_accept(_check(path)) for path in paths), *missing]
+        return [*(_accept(check_file(path)) for path in paths), *_accept_unsealed(folder), *missing]
 
 
 def describe_checks(checks: Sequence[FileCheck]) -> str:
@@ -110,6 +112,13 @@ def _files(folder: Path) -> Iterator[Path]:
             yield path
 
 
+def _check_unsealed(folder: Path) -> list[FileCheck]:
+    """Check the files whose sums are in a sums.json."""
+    homes = [Path(home) for home, _, names in os.walk(folder) if SUMS in names]
+    faults = [pair for home in homes for pair in find_changed(home)]
+    return [FileCheck(path, "wrong" if fault else "good", fault) for path, fault in faults]
+
+
 def _missing(home: Path) -> Iterator[Path]:
     """Yield the files of a folder that its other files say must be there."""
     if home.name == "checkpoints":
@@ -134,7 +143,8 @@ def _is_sealed(path: Path) -> bool:
     return any(status(folder / OWNER) is not None for folder in list(path.parents)[:3])
 
 
-def _check(path: Path) -> FileCheck:
+def check_file(path: Path) -> FileCheck:
+    """Check a file, or the folder of a checkpoint, against the sum that it carries."""
     try:
         return FileCheck(path, _result(path))
     except InputError as error:
@@ -231,6 +241,20 @@ def _accept(check: FileCheck) -> FileCheck:
     except (InputError, OSError, ValueError) as error:
         return FileCheck(path, "wrong", f"{check.message}; it cannot be accepted either: {error}")
     return FileCheck(path, "accepted", f"{path} counts as it is now")
+
+
+def _accept_unsealed(folder: Path) -> list[FileCheck]:
+    """Give the files whose sums are in a sums.json new sums; those that are gone stay wrong."""
+    checks = _check_unsealed(folder)
+    for home in {Path(home) for home, _, names in os.walk(folder) if SUMS in names}:
+        if any(check.result == "wrong" for check in checks):
+            write_sums(home)
+    return [
+        FileCheck(check.path, "accepted", f"{check.path} counts as it is now")
+        if check.result == "wrong" and status(check.path) is not None
+        else check
+        for check in checks
+    ]
 
 
 def _accept_json(path: Path) -> None:
