@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from sihg.cli.main import build_parser, main
+from sihg.minimax import zoo
 from tests.refused import refused
 
 SAVE_OFTEN = (
@@ -37,7 +38,7 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert "eg+" in out
     assert run("solve", "--list", "--json") == 0
     listing = json.loads(capsys.readouterr().out)
-    assert len(listing["problems"]) == 12
+    assert len(listing["problems"]) == len(zoo.names())
     assert {method["name"] for method in listing["methods"]} >= {
         "ssi-hg",
         "dsi-hg",
@@ -171,8 +172,8 @@ MISTAKES: list[tuple[str, str, dict[str, object]]] = [
     ("ridge --method ,", "no-method", {}),
     ("ridge --method ssi-hg --set n", "set-form", {"text": "n"}),
     ("ridge --set q=1", "unknown-problem-option", {"name": "q"}),
-    ("ridge --set n=many", "problem-not-built", {"problem": "ridge"}),
-    ("ridge --set n=0", "problem-not-built", {"problem": "ridge"}),
+    ("ridge --set n=many", "problem-option-range", {"name": "n"}),
+    ("ridge --set n=0", "problem-option-range", {"name": "n"}),
     ("ratio-game --set s=0", "problem-not-built", {"problem": "ratio-game"}),
     ("ridge --sigma -1", "step-size-range", {"name": "sigma", "value": -1.0}),
     ("ridge --record-every 0", "compare-record-every", {"record_every": 0}),
@@ -361,3 +362,27 @@ def test_open_boxes_and_infinite_fields_are_drawn(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     assert run("solve", "open:make", "--iterations", "5", "--sigma", "0.1", "--tau", "0.1", "--out", "run") == 0
     assert Path("run/trajectories.svg").exists()
+
+
+def test_adaptive_steps_and_auto(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """--steps reaches the solve, stays with a resume, and clashes with numbers; auto is a method."""
+    words = ["solve", "weak-mvi", "--method", "ssi-hg,auto", "--steps", "adaptive", "--record-every", "5"]
+    assert run(*words, "--iterations", "20", "--json") == 0
+    whole = json.loads(capsys.readouterr().out)
+    assert [row["method"] for row in whole["methods"]] == ["ssi-hg", "auto"]
+    assert whole["methods"][0]["source"].startswith("adaptive: ")
+    assert whole["methods"][1]["source"].startswith("auto: ")
+    assert "--steps adaptive" in whole["command"]
+    assert run(*words, "--iterations", "10", "--out", str(tmp_path / "s")) == 0
+    capsys.readouterr()
+    assert run("solve", "--resume", str(tmp_path / "s"), "--iterations", "20", "--json") == 0
+    again = json.loads(capsys.readouterr().out)
+    for row, other in zip(again["methods"], whole["methods"], strict=True):
+        assert (row["w_gradients"], row["sigma"], row["distance"]) == (
+            other["w_gradients"],
+            other["sigma"],
+            other["distance"],
+        )
+    args = build_parser("solve").parse_args([*words, "--sigma", "0.1"])
+    with refused("steps-and-numbers", name="sigma"):
+        args.run(args)

@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
+from torch._C._distributed_c10d import HashStore, PrefixStore
 
-from sihg.core._meeting import MEETING, _enter, _invite
+from sihg.core._meeting import MEETING, _enter, _invite, read_error, write_error
 from sihg.core.processes import ProcessLostError, lost_processes
 
 MINUTE = timedelta(minutes=1)
@@ -59,3 +59,13 @@ def test_every_error_of_the_network_means_a_lost_process(error: Exception) -> No
     with pytest.raises(ProcessLostError) as caught, lost_processes():
         raise error
     assert caught.value.code == "process-lost"
+
+
+def test_the_first_error_is_kept() -> None:
+    shared = HashStore()
+    (name,) = meet(shared, 2)
+    store = PrefixStore(name, shared)
+    assert read_error(store) is None
+    assert write_error(store, 1, "é is wrong", "first") == (1, "é is wrong", "first")
+    assert write_error(store, 0, "so is this", "second") == (1, "é is wrong", "first")
+    assert read_error(store) == (1, "é is wrong", "first")

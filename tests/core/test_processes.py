@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,7 @@ def test_alone_everything_returns_at_once(monkeypatch: pytest.MonkeyPatch) -> No
     vector = torch.arange(3.0)
     assert processes.sum(vector) is vector
     assert processes.gather([1, None]) == [[1, None]]
-    assert processes.gather_bytes(b"") == [b""]
+    assert processes.gather_bytes(b"") == processes.collect_bytes(b"") == [b""]
     assert processes.any([True, False]) == [True, False]
     processes.copy_first([vector])
     processes.wait()
@@ -126,6 +127,8 @@ def test_alone_everything_returns_at_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 def work(folder: Path) -> None:
     """What each of two processes does."""
+    if "LEAVE" in os.environ:  # torchrun, which ends the others at once, would race with what they say
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with join_processes(minutes=2) as processes:
         rank = processes.rank
         told: dict[str, Any] = {"rank": rank, "size": processes.size, "is_first": processes.is_first}
@@ -139,6 +142,9 @@ def work(folder: Path) -> None:
         told["double"] = (str(double.dtype), double.tolist())
         told["gather"] = processes.gather({"rank": rank, "text": "é" * (1 + 5 * rank), "none": None})
         told["gather_bytes"] = [list(data) for data in processes.gather_bytes(b"\0" * 3 if rank else b"")]
+        before = processes.bytes_sent
+        told["collect_bytes"] = [list(data) for data in processes.collect_bytes(bytes([rank] * (5 * rank)))]
+        told["collect_bytes sent"] = processes.bytes_sent - before
         told["any"] = processes.any([rank == 0, rank == 1, False])
         own = [torch.full((2,), rank + 1.0, requires_grad=True), torch.tensor(rank)]
         processes.copy_first(own)
@@ -165,6 +171,21 @@ def tell_error(processes: Processes, failing: list[int]) -> list[Any]:
     return []
 
 
+def fail(folder: Path) -> None:
+    """Let an error that nobody has agreed on end process 1, then both; write how each ended."""
+    told = []
+    for failing in ([1], [0, 1]):
+        try:
+            with join_processes(minutes=2) as processes:
+                processes.wait()
+                if processes.rank in failing:
+                    raise InputError("lanes-range", lanes=3, shards=64)
+                processes.wait()
+        except SihgError as error:
+            told.append([error.code, str(error), error.printed_by])
+    (folder / f"{os.environ['RANK']}.json").write_text(json.dumps(told), encoding="utf-8")
+
+
 @pytest.fixture(scope="module", name="told")
 def told_(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("told")
@@ -186,9 +207,11 @@ def test_two_processes_sum_to_the_bit(told: list[dict[str, Any]]) -> None:
 
 
 def test_two_processes_gather(told: list[dict[str, Any]]) -> None:
+    assert told[1]["collect_bytes sent"] - told[0]["collect_bytes sent"] == 5
     for t in told:
         assert t["gather"] == [{"rank": r, "text": "é" * (1 + 5 * r), "none": None} for r in range(2)]
         assert t["gather_bytes"] == [[], [0, 0, 0]]
+        assert t["collect_bytes"] == [[], [1] * 5]  # on the second these are its own
         assert t["any"] == [True, True, False]
         assert t["copy_first"] == [[1.0, 1.0], 0]
 
@@ -212,10 +235,22 @@ def test_a_process_that_has_ended_is_missed(tmp_path: Path) -> None:
     assert "see its own message" in line
 
 
+def test_the_error_that_ends_a_process_ends_the_others_and_one_prints_it(tmp_path: Path) -> None:
+    result = launch(2, ["-m", "tests.core.test_processes", tmp_path, "fail"])
+    assert result.returncode == 0, result.stderr
+    found = [json.loads((tmp_path / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(2)]
+    message = str(InputError("lanes-range", lanes=3, shards=64))
+    assert [one for one, _ in found] == [["lanes-range", message, 1]] * 2
+    (code, words, printed_by), other = (both for _, both in found)
+    assert (code, words) == ("lanes-range", message)
+    assert printed_by in (0, 1)
+    assert other == [code, words, printed_by]
+
+
 def test_words_of_a_lost_process() -> None:
     with refused("process-lost", reason="Connection closed by peer"), lost_processes():
         raise RuntimeError("Connection closed by peer\nand a long explanation")
 
 
 if __name__ == "__main__":
-    work(Path(sys.argv[1]))
+    (fail if "fail" in sys.argv else work)(Path(sys.argv[1]))

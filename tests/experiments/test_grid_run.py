@@ -52,6 +52,14 @@ def test_each_setting_goes_to_the_methods_that_have_it() -> None:
     assert all(settings.flip and settings.epochs == 1 for settings in grid.settings.values())
 
 
+def test_a_preset_names_its_data_set() -> None:
+    by_name, by_preset = build_grid("paper-mnist"), build_grid("mnist", preset="paper-mnist")
+    assert by_name == by_preset
+    assert by_name.folder == Path("runs/reproduce-paper-mnist")
+    assert {(run.data, run.epochs) for run in by_name.settings.values()} == {("mnist", 50)}
+    assert build_grid("mnist").folder == Path("runs/reproduce-mnist")
+
+
 def test_the_number_of_jobs_follows_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sihg.experiments.grid_run.count_cores", lambda: 8)
     assert [GridRun(build_grid("digits", threads=threads)).jobs for threads in (1, 3, 16)] == [8, 2, 1]

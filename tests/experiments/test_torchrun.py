@@ -5,16 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from sihg.core.processes import Processes
 from sihg.experiments.grid_run import GridRun, build_grid
-from sihg.experiments.torchrun import Processes, environment_of_a_cell, joined_processes
+from sihg.experiments.torchrun import environment_of_a_cell, joined_processes
 from tests.refused import refused
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_each_cell_has_one_process(size: int) -> None:
-    parts = [Processes(rank, size).own(range(5)) for rank in range(size)]
-    assert sorted(k for part in parts for k in part) == list(range(5))
-    assert all(k % size == rank for rank, part in enumerate(parts) for k in part)
 
 
 def test_without_torchrun_there_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,7 +18,7 @@ def test_without_torchrun_there_is_one_process(monkeypatch: pytest.MonkeyPatch) 
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         with joined_processes() as processes:
-            assert (processes.is_first, processes.size, processes.exchange("a")) == (True, 1, ["a"])
+            assert (processes.is_first, processes.size, processes.gather("a")) == (True, 1, ["a"])
 
 
 def test_the_process_of_a_cell_is_no_part_of_the_group(monkeypatch: pytest.MonkeyPatch) -> None:

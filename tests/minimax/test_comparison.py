@@ -2,6 +2,7 @@
 
 import shutil
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 
 from sihg.errors import InputError
 from sihg.minimax import Problem, compare, measure, solve, zoo
+from sihg.minimax._load_benchmark import Source
 from sihg.minimax.comparison import Comparison
 from sihg.store.schema import SolveConfig, SolveRow, SolveSummary, read_record
 from tests.minimax.problems import nonlinear
@@ -54,6 +56,51 @@ def test_a_comparison_is_resumed_in_python(tmp_path: Path) -> None:
         assert shown == list(range(12, 31))
         assert row.saddle_norm_squared == whole.methods[0].saddle_norm_squared
         assert resumed.summarise().methods == (row,)
+
+
+def test_a_benchmark_is_resumed_with_its_options(tmp_path: Path) -> None:
+    whole = compare("weak-mvi", "extragradient", options={"b": -0.5}, iterations=20, record_every=1)
+    first = compare(zoo.get("weak-mvi", b=-0.5), "extragradient", iterations=10, record_every=1, folder=tmp_path)
+    assert (first.problem, first.options) == ("weak-mvi", {"b": -0.5})
+    assert "--set b=-0.5" in first.command
+    assert resume(tmp_path, iterations=20).saddle_norm_squared == whole.methods[0].saddle_norm_squared
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        zoo.get("weak-mvi").problem,
+        replace(zoo.get("weak-mvi"), problem=zoo.get("weak-mvi", b=-0.5).problem),
+        zoo.get("matrix-game", payoff=torch.tensor([[1.0, -1.0], [-1.0, 1.0]])),
+    ],
+)
+def test_a_problem_that_no_command_builds_is_not_resumed(problem: Source, tmp_path: Path) -> None:
+    summary = compare(problem, "gda", iterations=3, folder=tmp_path)
+    assert summary.problem.endswith(" (given in Python)")
+    assert summary.command.startswith("sihg solve PROBLEM ")
+    assert summary.problem in summary.command.partition("  # ")[2]
+    with refused("resume-given-in-python", path=tmp_path, problem=summary.problem):
+        Comparison.resumed(tmp_path, 5)
+
+
+def test_a_mistyped_setting_is_refused() -> None:
+    with refused("unknown-setting", name="itertions"):
+        compare("weak-mvi", "eg+", itertions=5)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [("gradients", "gradients-range"), ("record_every", "compare-record-every")],
+)
+@pytest.mark.parametrize("value", [100.5, -1, "a", True])
+def test_counts_are_integers(name: str, code: str, value: object) -> None:
+    with refused(code, **{name: value}):
+        compare("weak-mvi", "gda", **{name: value})  # type: ignore[arg-type]
+
+
+def test_options_are_for_names() -> None:
+    with refused("options-of-object", name="b"):
+        compare(zoo.get("weak-mvi"), "gda", options={"b": -0.5})
 
 
 def resume(folder: Path, **more: Any) -> SolveRow:

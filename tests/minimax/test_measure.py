@@ -37,6 +37,25 @@ def test_saddle_norm_of_dicts_and_lists() -> None:
     assert split == pytest.approx(whole, rel=1e-12)
 
 
+def test_objective_of_dicts_and_lists() -> None:
+    """f and g of each part are summed; outside a domain the value is infinite."""
+
+    def coupling(w: dict[str, torch.Tensor], delta: list[torch.Tensor], index: torch.Tensor) -> torch.Tensor:
+        return torch.stack([w["a"].sum() * d.sum() + w["b"].sum() for d in delta]) * (1 + 0 * index)
+
+    w, delta = {"a": torch.tensor([2.0]), "b": torch.tensor([3.0])}, [torch.tensor([1.0]), torch.tensor([0.5, -1.0])]
+    problem = Problem(coupling, w, delta, {"a": L1(1.0), "b": L1(2.0)}, [L1(4.0), Box(-1, 1)])
+    assert measure.objective(problem, w, delta) == pytest.approx((2 * 1 + 3) + (2 * -0.5 + 3) + (2 + 6) - 4)
+    single = Problem(coupling, w, delta, L1(1.0), Box(-1, 1))
+    assert measure.objective(single, w, delta) == pytest.approx(5 + 2 + (2 + 3))
+    assert measure.objective(single, w, [torch.tensor([2.0]), delta[1]]) == -inf
+    stacked = zoo.get("ridge", n=2, samples=20).problem
+    point = torch.ones(10, dtype=torch.float64), torch.ones(2, 10, dtype=torch.float64)
+    halves = [g.value(torch.ones(10, dtype=torch.float64)) for g in stacked.g]  # type: ignore[union-attr]
+    phi = float(stacked.coupling.phi(point[0], point[1].reshape(-1), stacked.all).sum())
+    assert measure.objective(stacked, *point) == pytest.approx(phi + 0.05 * 10 - float(sum(halves)))
+
+
 @pytest.mark.parametrize("name", ["weak-mvi", "weak-mvi-blocks", "quadratic", "ridge", "matrix-game"])
 def test_estimates_are_lower_bounds_and_sharp_for_quadratics(name: str) -> None:
     benchmark = zoo.get(name)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sihg.core.prox import Box, SquaredL2
 from sihg.errors import EstimateWarning, StepSizeWarning
-from sihg.minimax import METHODS, Constants, Problem, measure, solve, zoo
+from sihg.minimax import METHODS, Constants, Problem, _start, measure, solve, zoo
 from sihg.minimax import step_sizes as steps
 from tests.minimax.problems import nonlinear
 from tests.refused import refused
@@ -80,6 +80,9 @@ def test_unsolved_implicit_steps_give_a_warning() -> None:
         ({"blocks": [0, 9], "iterations": 2}, "blocks-range", {"block": 9}),
         ({"sigma": -0.1}, "step-size-range", {"name": "sigma", "value": -0.1}),
         ({"tau": float("nan")}, "step-size-range", {"name": "tau"}),
+        ({"sigma": "x"}, "step-size-range", {"name": "sigma", "value": "x"}),
+        ({"steps": {"sigma": "x", "tau": 1.0}}, "step-size-range", {"name": "sigma", "value": "x"}),
+        ({"steps": {"theta": None}}, "theta-range", {"theta": None}),
         ({"theta": 1.5}, "theta-range", {"theta": 1.5}),
         ({"ascent_steps": 3}, "unknown-method-setting", {"name": "ascent_steps"}),
     ],
@@ -92,6 +95,23 @@ def test_bad_settings(settings: dict[str, Any], code: str, values: dict[str, obj
 def test_theta_of_a_method_without_theta() -> None:
     with refused("unknown-method-setting", name="theta"):
         solve(nonlinear(2).problem(), "gda", theta=0.5, **STEPS)
+
+
+@pytest.mark.parametrize("method", ["curvature-eg+", "spdhg-importance"])
+def test_no_constants_are_estimated_for_methods_without_need(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Problem.bilinear(torch.arange(24.0).view(2, 3, 4).sin(), torch.ones(4), torch.ones(2, 3))
+    assert not problem.constants.lipschitz_known
+    estimated: list[Problem] = []
+
+    def estimate(p: Problem) -> Constants:
+        estimated.append(p)
+        return Constants(L11=1, L12=1, L22=1)
+
+    monkeypatch.setattr(_start, "estimate_constants", estimate)
+    solve(problem, method, iterations=2)
+    assert not estimated
+    solve(problem, "extragradient", iterations=2)
+    assert estimated == [problem]
 
 
 def test_unknown_method() -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sihg.cli.common import add_trust, count, number
+from sihg.cli.solve_conditions import run_conditions
+from sihg.cli.solve_profile import add_flags, is_profile, run_profile
 from sihg.cli.terminal import Bar, say, show
 from sihg.errors import InputError, SihgError
 from sihg.interrupt import interrupted_at_once
@@ -26,6 +28,9 @@ EPILOG = """examples:
   sihg solve ridge --set n=16 --set samples=800 --iterations 5000 --json
   sihg solve mypackage.problems:make --sigma 0.1 --tau 0.05
   sihg solve --resume runs/forsaken --iterations 1e5
+  sihg solve forsaken --method ssi-hg,ssi-hg@adaptive,eg+ --gradients 20000
+  sihg solve forsaken --conditions
+  sihg solve all --method all --passes 1000 --out runs/profile
 """
 
 
@@ -34,7 +39,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
     parser = commands.add_parser(
         "solve",
         help=summary,
-        description="Run methods on a problem of the zoo, or on your own, and compare where they get to.",
+        description="Run methods on a problem of the zoo, or on your own, and compare where they get to; or on several "
+        "problems, and compare how often and how fast they solve them.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -43,19 +49,38 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
         "problem",
         nargs="?",
         metavar="PROBLEM",
-        help="a name of the zoo, or package.module:callable or path.py:callable that returns a sihg.Problem",
+        help="a name of the zoo, or package.module:callable or path.py:callable that returns a sihg.Problem; several "
+        "with commas, or all for the whole zoo, make a performance profile",
     )
     what.add_argument("--list", action="store_true", help="list problems and methods, and stop")
+    what.add_argument(
+        "--conditions",
+        action="store_true",
+        help="print how large a rho of the weak MVI each theory admits, for PROBLEM's constants or L = 1, and stop",
+    )
     what.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="an option of the problem; may be repeated"
     )
     how = parser.add_argument_group("how")
-    how.add_argument("--method", metavar="A,B,C", help="methods, separated by commas (default: ssi-hg)")
+    how.add_argument(
+        "--method",
+        metavar="A,B,C",
+        help="methods, or auto, separated by commas (default: ssi-hg; of several problems: all); METHOD@adaptive takes "
+        "adaptive steps",
+    )
     how.add_argument(
         "--iterations", type=count, metavar="N", help=f"iterations of each method (default: {DEFAULT_ITERATIONS})"
     )
+    how.add_argument(
+        "--gradients", type=count, metavar="N", help="block gradients of each method, in w and delta together, at most"
+    )
     how.add_argument("--tolerance", type=number, metavar="T", help="stop once the saddle norm is at most T")
     how.add_argument("--seed", type=count, metavar="S", help="seed of the drawn blocks (default: 0)")
+    how.add_argument(
+        "--steps",
+        choices=("theorem", "adaptive"),
+        help="where step sizes come from: the methods' theorems (default), or a line search as the solve goes",
+    )
     for name, meaning in (("sigma", "step size of w"), ("tau", "step size of delta"), ("theta", "extrapolation")):
         how.add_argument(f"--{name}", type=number, metavar="X", help=f"{meaning} (default: by the theorem)")
     how.add_argument(
@@ -64,6 +89,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
         metavar="N",
         help="measure every N iterations (default: iterations / 500, from 1 to 100)",
     )
+    add_flags(parser)
     out = parser.add_argument_group("output")
     out.add_argument("--json", action="store_true", help="print the summary as JSON instead of a table")
     out.add_argument("--out", type=Path, metavar="DIR", help="write histories, states, figures and a page to DIR")
@@ -78,6 +104,10 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         show(_listing(as_json=args.json))
         return 0
+    if args.conditions:
+        return run_conditions(args, dict(_option(text) for text in args.set))
+    if is_profile(args):
+        return run_profile(args)
     # Outside the loop of a method, which ends with its iteration, Ctrl-C ends the command at once.
     with closing(_prepare(args)) as comparison, interrupted_at_once():
         try:
@@ -98,24 +128,44 @@ def _prepare(args: argparse.Namespace) -> "Comparison":
     from sihg.minimax.comparison import Comparison
 
     if args.resume:
-        names = ("problem", "set", "method", "tolerance", "seed", "sigma", "tau", "theta", "record_every", "out")
+        names = (
+            "problem",
+            "set",
+            "method",
+            "tolerance",
+            "seed",
+            "sigma",
+            "tau",
+            "theta",
+            "steps",
+            "record_every",
+            "out",
+        )
         if given := [name for name in names if getattr(args, name) not in (None, [])]:
             raise InputError("resume-with-settings", name=given[0])
-        return Comparison.resumed(args.resume, args.iterations, trust=args.trust)
+        return Comparison.resumed(args.resume, args.iterations, gradients=args.gradients, trust=args.trust)
     if not args.problem:
         raise InputError("no-problem")
     return Comparison.new(
         args.problem,
         parse_names(args.method or "ssi-hg"),
         options=dict(_option(text) for text in args.set),
-        iterations=DEFAULT_ITERATIONS if args.iterations is None else args.iterations,
+        iterations=args.iterations,
+        gradients=args.gradients,
         seed=args.seed or 0,
         tolerance=args.tolerance,
         record_every=args.record_every,
-        steps={name: getattr(args, name) for name in ("sigma", "tau", "theta") if getattr(args, name) is not None},
+        steps=_steps(args),
         folder=args.out,
         overwrite=args.overwrite,
     )
+
+
+def _steps(args: argparse.Namespace) -> "str | dict[str, float]":
+    numbers = {name: getattr(args, name) for name in ("sigma", "tau", "theta") if getattr(args, name) is not None}
+    if args.steps == "adaptive" and numbers:
+        raise InputError("steps-and-numbers", name=min(numbers))
+    return numbers or args.steps or "theorem"
 
 
 def _option(text: str) -> tuple[str, Value]:
@@ -130,7 +180,7 @@ def _option(text: str) -> tuple[str, Value]:
 def _run_methods(comparison: "Comparison") -> bool:
     """Run every method; return whether Ctrl-C or SIGTERM ended it."""
     for name in comparison.config.methods:
-        with Bar(name, comparison.config.iterations) as bar:
+        with Bar(name, *comparison.total) as bar:
             row = comparison.run(name, bar.update)
         for message in row.warnings:
             say(f"warning: {name}: {message}")
@@ -186,6 +236,7 @@ def _listing(*, as_json: bool) -> str:
 
     problems = [{"name": name, "about": zoo.about(name), "options": zoo.options(name)} for name in zoo.names()]
     methods = [{"name": name, "about": (kind.__doc__ or "").split("\n")[0]} for name, kind in METHODS.items()]
+    methods.append({"name": "auto", "about": "Try several for a short while, and run the best from the start."})
     if as_json:
         return json.dumps({"problems": problems, "methods": methods}, indent=1)
     lines = ["problems (--set changes their options):"]

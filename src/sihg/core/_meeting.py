@@ -15,7 +15,10 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 MEETING = "sihg/meeting"  # the key of the newest meeting's name
+ERROR = "error"  # the key, in a meeting's own store, of the first error that ended one of its processes
+NO_ERROR = ""
 SECONDS_PER_TRY = 1.0
+SECONDS_FOR_ERROR = 2.0  # for the answer of the store
 
 
 def open_meeting(rank: int, size: int, timeout: timedelta) -> Store:
@@ -32,6 +35,7 @@ def open_meeting(rank: int, size: int, timeout: timedelta) -> Store:
 def _invite(store: Store, size: int, timeout: timedelta) -> str:
     """Open a meeting and wait until all have entered it; then tell each that it is expected."""
     name = _new_name()
+    store.set(f"{name}/{ERROR}", NO_ERROR)
     store.set(MEETING, name)
     keys = [f"{name}/{rank}" for rank in range(1, size)]
     if keys:
@@ -55,6 +59,33 @@ def _enter(store: Store, rank: int, timeout: timedelta) -> str:
             return name
         time.sleep(0.05)
     raise RuntimeError(f"process 0 has not answered within {timeout.total_seconds():.0f} seconds")
+
+
+def write_error(store: Store, rank: int, message: str, code: str) -> tuple[int, str, str]:
+    """Keep the error that ends this process, unless there is one; return the one that is kept: (rank, message, code).
+
+    A process that misses this one looks for the error at once, so it must be written before this one goes.
+    """
+    try:
+        found = store.compare_set(ERROR, NO_ERROR, json.dumps((rank, message, code)))
+    except RuntimeError:  # the store has ended
+        return rank, message, code
+    return _parse_error(found)
+
+
+def read_error(store: Store) -> tuple[int, str, str] | None:
+    """Return the error that ended another process, as `write_error` does; None if nobody wrote one."""
+    try:
+        store.wait([ERROR], timedelta(seconds=SECONDS_FOR_ERROR))  # `get` alone would wait for minutes
+        found = store.get(ERROR)
+    except RuntimeError:
+        return None
+    return _parse_error(found) if found.decode() != NO_ERROR else None
+
+
+def _parse_error(data: bytes) -> tuple[int, str, str]:
+    rank, message, code = json.loads(data)
+    return rank, message, code
 
 
 def _new_name() -> str:

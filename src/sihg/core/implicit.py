@@ -33,6 +33,7 @@ def implicit_step(
     curvature: float,
     *,
     tolerance: float | None = None,
+    share: float = 0.0,
     limit: int = 200,
 ) -> Implicit:
     """Solve the implicit step by Picard iteration or by FISTA, whichever is faster for q = tau * curvature.
@@ -45,6 +46,7 @@ def implicit_step(
         curvature: L22, or an estimate of it. If Picard iteration does not contract, FISTA continues with the observed
             curvature.
         tolerance: The error allowed, relative to the norm of the point. Default: a few units of rounding.
+        share: The error allowed, relative to the length of the step from c; the larger of both counts.
         limit: The maximum number of iterations of each method.
     Returns:
         The point, the number of gradients, a bound on the error, and whether the tolerance was reached.
@@ -58,17 +60,25 @@ def implicit_step(
     if tolerance is None:
         tolerance = 4 * torch.finfo(centre.dtype).eps
     if tau * curvature < PICARD_BELOW:
-        result, seen = picard(gradient, prox, centre, tau, curvature, tolerance=tolerance, limit=limit)
+        result, seen = picard(gradient, prox, centre, tau, curvature, tolerance=tolerance, share=share, limit=limit)
         if result.converged:
             return result
         curvature = max(curvature, 2 * seen)
-        rest = fista(gradient, prox, centre, tau, curvature, tolerance=tolerance, limit=limit)
+        rest = fista(gradient, prox, centre, tau, curvature, tolerance=tolerance, share=share, limit=limit)
         return rest._replace(steps=result.steps + rest.steps)
-    return fista(gradient, prox, centre, tau, curvature, tolerance=tolerance, limit=limit)
+    return fista(gradient, prox, centre, tau, curvature, tolerance=tolerance, share=share, limit=limit)
 
 
 def picard(
-    gradient: Gradient, prox: Prox, centre: Tensor, tau: float, curvature: float, *, tolerance: float, limit: int
+    gradient: Gradient,
+    prox: Prox,
+    centre: Tensor,
+    tau: float,
+    curvature: float,
+    *,
+    tolerance: float,
+    limit: int,
+    share: float = 0.0,
 ) -> tuple[Implicit, float]:
     """Iterate d <- prox[c + tau grad phi(d)], a contraction with factor q; return the step and the observed curvature.
 
@@ -85,7 +95,8 @@ def picard(
         ratio = length / last if length < last else 0.0
         d, error = new, max(q, ratio) / (1 - max(q, ratio)) * length
         stalled = length >= last
-        if error <= tolerance * size or (stalled and length <= 1e4 * tolerance * size):
+        allowed = max(tolerance * size, share * _size(d - centre) if share else 0.0)
+        if error <= allowed or (stalled and length <= 1e4 * tolerance * size):
             return Implicit(d, t, error, True), seen
         if stalled or not length < float("inf"):
             seen = max(curvature, length / last / tau if length < float("inf") else 1 / tau)
@@ -95,7 +106,15 @@ def picard(
 
 
 def fista(
-    gradient: Gradient, prox: Prox, centre: Tensor, tau: float, curvature: float, *, tolerance: float, limit: int
+    gradient: Gradient,
+    prox: Prox,
+    centre: Tensor,
+    tau: float,
+    curvature: float,
+    *,
+    tolerance: float,
+    limit: int,
+    share: float = 0.0,
 ) -> Implicit:
     """Minimise -phi(d) + ||d - c||^2/(2 tau) + g(d) by accelerated proximal gradient steps.
 
@@ -111,7 +130,8 @@ def fista(
         length, size = _size(new - y), max(_size(centre), _size(new))
         error = 2 * length / (s * m) if m > 0 else float("inf")
         # Without strong convexity (q >= 1) there is no bound: stop when the step is lost in rounding.
-        if error <= tolerance * size or length <= 0.25 * tolerance * size:
+        allowed = max(tolerance * size, share * _size(new - centre) if share else 0.0)
+        if error <= allowed or length <= 0.25 * tolerance * size:
             return Implicit(new, k, error, True)
         if float((y - new) @ (new - d)) > 0:  # momentum points uphill: restart to adapt to the strong convexity
             t = 1.0

@@ -17,8 +17,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import Store
 
-from sihg.core._meeting import open_meeting
+from sihg.core._meeting import open_meeting, read_error, write_error
 from sihg.errors import InputError, SihgError
 from sihg.launch import end_with_launcher, is_launched, rank, world_size
 
@@ -95,6 +96,21 @@ class Processes:
         self.bytes_sent += (self.size - 1) * (longest + 8)
         return [t.cpu().numpy().tobytes()[: int(size)] for t, size in zip(found, sizes, strict=True)]
 
+    def collect_bytes(self, data: bytes) -> list[bytes]:
+        """Return the bytes of all processes, in their order, on the first process; on others nothing of the others."""
+        if self.size == 1:
+            return [data]
+        sizes = self.gather(len(data))
+        longest = max(1, *sizes)
+        own = torch.frombuffer(bytearray(data.ljust(longest, b"\0")), dtype=torch.uint8).to(self._device())
+        found = [torch.empty_like(own) for _ in range(self.size)] if self.is_first else None
+        with lost_processes():
+            dist.gather(own, found)
+        self.bytes_sent += 0 if self.is_first else longest
+        if found is None:
+            return [data if place == self.rank else b"" for place in range(self.size)]
+        return [t.cpu().numpy().tobytes()[:size] for t, size in zip(found, sizes, strict=True)]
+
     def any(self, flags: Sequence[bool]) -> list[bool]:
         """Return, for each flag, whether it is true on any process."""
         return [any(column) for column in zip(*self.gather([bool(flag) for flag in flags]), strict=True)]
@@ -150,6 +166,14 @@ class Processes:
 
 
 ALONE = Processes()
+_joined: list[Processes] = []  # by the blocks of `join_processes` that this process is in
+
+
+def given_or_alone(processes: Processes | None) -> Processes:
+    """Return the processes given; without any ALONE, or inside `join_processes` raise InputError."""
+    if processes is None and any(joined.size > 1 for joined in _joined):
+        raise InputError("processes-not-given", size=_joined[-1].size)
+    return processes or ALONE
 
 
 @contextmanager
@@ -163,6 +187,7 @@ def join_processes(device: str = "cpu", *, minutes: float = 10.0) -> Iterator[Pr
         The processes; ALONE if torchrun has started only this one, or none.
     Raises:
         ProcessLostError: The others cannot be found.
+        SihgError: An error that ended another process; the first such error is raised, and printed, everywhere alike.
     Example:
         >>> with join_processes() as processes:
         ...     processes.size
@@ -173,7 +198,8 @@ def join_processes(device: str = "cpu", *, minutes: float = 10.0) -> Iterator[Pr
         return
     end_with_launcher()
     if dist.is_initialized():  # by a loop of the user's own
-        yield Processes(dist.get_rank(), dist.get_world_size())
+        with _noted(Processes(dist.get_rank(), dist.get_world_size())) as processes:
+            yield processes
         return
     if world_size() == 1:
         yield ALONE
@@ -184,20 +210,52 @@ def join_processes(device: str = "cpu", *, minutes: float = 10.0) -> Iterator[Pr
     # until the interpreter ends, which these sometimes abort.
     importlib.import_module("torch.distributed.nn.functional")
     processes, timeout = Processes(rank(), world_size()), timedelta(minutes=minutes)
+    store = None
     try:
         with lost_processes():
             store = open_meeting(processes.rank, processes.size, timeout)
             backend = "nccl" if device.startswith("cuda") else "gloo"
             dist.init_process_group(backend, store=store, rank=rank(), world_size=world_size(), timeout=timeout)
-        yield processes
+        with _noted(processes):
+            yield processes
         processes.wait()
     except SihgError as error:
-        if error.printed_by is None:
-            error.printed_by = rank()
-        raise
+        if error.printed_by is not None:
+            raise
+        raise _first_error(store, error) from error.__cause__
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+@contextmanager
+def _noted(processes: Processes) -> Iterator[Processes]:
+    """Let `given_or_alone` know that these processes are joined."""
+    _joined.append(processes)
+    try:
+        yield processes
+    finally:
+        _joined.remove(processes)
+
+
+def _first_error(store: Store | None, error: SihgError) -> SihgError:
+    """Return the error to end with, and say which process prints it: of processes with the same error the first one.
+
+    A process that ends because another one did ends with that one's error.
+    """
+    error.printed_by = rank()
+    if store is None:
+        return error
+    if not isinstance(error, ProcessLostError):
+        writer, message, code = write_error(store, rank(), str(error), error.code)
+        if (message, code) == (str(error), error.code):
+            error.printed_by = writer
+        return error
+    if (found := read_error(store)) is None:
+        return error
+    told = SihgError.told(*found[1:])
+    told.printed_by = found[0]
+    return told
 
 
 @contextmanager

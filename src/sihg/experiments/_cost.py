@@ -12,8 +12,9 @@ import torch
 
 from sihg.robust.attacks import Attack
 from sihg.robust.attacks.chunk_size import rows_per_chunk
+from sihg.robust.attacks.input_checks import check_plans
 from sihg.robust.attacks.registry import plan_attacks
-from sihg.robust.attacks.runner import check_plans, run_attacks
+from sihg.robust.attacks.runner import run_attacks
 from sihg.robust.data import sources
 from sihg.robust.data.samples import Samples, stratified_subset
 from sihg.robust.threat import Ball

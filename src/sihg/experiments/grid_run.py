@@ -7,6 +7,9 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from sihg.errors import InputError, SihgError, UnknownNameError
 from sihg.experiments._slurm import SlurmLauncher
@@ -15,11 +18,14 @@ from sihg.experiments.grid import Cell, Grid, count_cores
 from sihg.experiments.grid_summary import GridWarning, MethodSummary, collect_warnings, summarise
 from sihg.experiments.launcher import Event, Job, JobEnded, JobStarted, Launcher
 from sihg.experiments.time_left import TimeLeft, schedule_length
-from sihg.experiments.torchrun import Processes, joined_processes
+from sihg.experiments.torchrun import hear_first, joined_processes
 from sihg.interrupt import stop_on_interrupt
 from sihg.parse import parse_names
 from sihg.robust.training import config
 from sihg.robust.training.lengths import change_preset
+
+if TYPE_CHECKING:
+    from sihg.core.processes import Processes
 
 DEFAULT_METHODS = ("pgd", "dat", "yopo", "msi-hg")
 LAUNCHERS = ("local", "slurm")
@@ -80,9 +86,11 @@ class GridRun:
         data_dir: Path | None = None,
         launcher: str = "local",
         slurm: Iterable[str] | Mapping[str, object] = (),
-        processes: Processes | None = None,
+        processes: "Processes | None" = None,
     ) -> None:
-        self.grid, self.data_dir, self.processes = grid, data_dir, processes or Processes()
+        from sihg.core.processes import ALONE
+
+        self.grid, self.data_dir, self.processes = grid, data_dir, processes or ALONE
         if jobs is not None and jobs < 1:
             raise InputError("jobs-range", jobs=jobs)
         options = parse_slurm_options(slurm)
@@ -145,11 +153,11 @@ class GridRun:
 
         Closing it kills processes of this machine; jobs of a cluster go on.
         """
-        first, own = self.processes.is_first, self.processes.own(self.cells)
+        first, own = self.processes.is_first, self.cells[self.processes.rank :: self.processes.size]
         jobs = [self._job(cell) for cell in self.left if cell in own]
         with self.grid.opened() if first else nullcontext():
             if first:
-                self.processes.start()
+                hear_first(self.processes)
             with closing(self._launcher.run(jobs)) as events:
                 for event in events:
                     if isinstance(event, JobEnded):
@@ -160,13 +168,14 @@ class GridRun:
     def _collect(self) -> Generator[Event]:
         """Wait for the other processes, and yield what became of their cells."""
         with stop_on_interrupt() as is_interrupted:  # they are interrupted, too, and end at a safe point
-            parts = self.processes.exchange((self._ended, self._launcher.interrupted))
+            own = [msgspec.to_builtins(ended) for ended in self._ended.values()]
+            parts = self.processes.gather((own, self._launcher.interrupted))
             self._interrupted = is_interrupted() or any(interrupted for _, interrupted in parts)
-        for ended, _ in parts:
-            for name in [name for name in ended if name not in self._ended]:
-                self._ended[name] = ended[name]
-                yield JobStarted(name)
-                yield ended[name]
+        for ended in (msgspec.convert(values, JobEnded) for part, _ in parts for values in part):
+            if ended.name not in self._ended:
+                self._ended[ended.name] = ended
+                yield JobStarted(ended.name)
+                yield ended
 
     def _job(self, cell: Cell) -> Job:
         command = [sys.executable, "-m", "sihg.experiments.cell", str(cell.folder)]
@@ -217,8 +226,8 @@ def run_grid(
     """
     data_dir = None if data_dir is None else Path(data_dir)
     with joined_processes() as processes:
-        if not processes.is_first and not processes.start():
-            raise InputError("grid-process-lost", size=processes.size)
+        if not processes.is_first:
+            hear_first(processes)
         run = GridRun(grid, jobs=jobs, data_dir=data_dir, launcher=launcher, slurm=slurm, processes=processes)
         if processes.is_first:
             run.measure()
@@ -245,7 +254,7 @@ def build_grid(
     """Build the grid of `sihg reproduce`: several methods with several seeds on a data set.
 
     Args:
-        data: The data set.
+        data: The data set, or a preset, which names its data set.
         methods: Names of methods.
         trials: The number of seeds, from 0.
         attacks: Names of attacks, as in `evaluate`.
@@ -269,13 +278,10 @@ def build_grid(
     for name in given:
         if name in GRID_ARGUMENTS:
             raise InputError("setting-of-the-grid", setting=name, argument=GRID_ARGUMENTS[name])
-    with_preset = [name for name, table in config.read_presets().items() if table["data"] == name]
-    if preset is None and data not in with_preset:
-        raise UnknownNameError("data set", data, with_preset)
+    data, base = _data_and_preset(data, preset)
     for name, value in (("trials", trials), ("samples", samples), ("threads", threads)):
         if value is not None and value < 1:
             raise InputError("grid-count-range", name=name, value=value)
-    base = preset or data
     names = _names(methods, "methods", "pgd,dat")
     chosen = {name: config.read_preset(base, name).with_values({"data": data}) for name in names}
     runs = {
@@ -291,6 +297,16 @@ def build_grid(
         trust=trust,
         remarks=tuple(f"{name}: {line}" for name, (_, lines) in runs.items() for line in lines),
     )
+
+
+def _data_and_preset(data: str, preset: str | None) -> tuple[str, str]:
+    """Return the data set and the preset that a grid's name and `preset` stand for."""
+    if preset is not None:
+        return data, preset
+    presets = config.read_presets()
+    if data not in presets:
+        raise UnknownNameError("data set", data, list(presets))
+    return presets[data]["data"], data
 
 
 def _names(text: str | Iterable[str], what: str, example: str) -> list[str]:

@@ -1,8 +1,10 @@
 """Solve minimax problems: describe one as a `Problem`, run a method by `solve`, look at its `History`.
 
-`compare` runs several methods side by side, `zoo` has problems with known answers, and `steps` has the theorems' rules.
+`compare` runs several methods side by side, `profile` does so on many problems, `zoo` has problems with known answers,
+and `steps` has the theorems' rules.
 """
 
+from sihg.core.entropy import BinaryEntropy
 from sihg.core.prox import L1, Box, Convex, ElasticNet, L2Ball, LinfBall, NonNegative, Simplex, SquaredL2, Zero
 from sihg.minimax import measure, zoo
 from sihg.minimax import step_sizes as steps
@@ -12,14 +14,18 @@ from sihg.minimax.callbacks import Progress
 from sihg.minimax.comparison import compare
 from sihg.minimax.constants import Constants
 from sihg.minimax.history import History
+from sihg.minimax.performance_profile import profile
 from sihg.minimax.problem import Problem
 from sihg.minimax.solve import Result, solve
 from sihg.minimax.solve_state import SolveState
 from sihg.minimax.solvers import METHODS
+from sihg.minimax.starts import random_start
+from sihg.minimax.theories import admissible_rho
 
 __all__ = [
     "L1",
     "METHODS",
+    "BinaryEntropy",
     "Box",
     "Constants",
     "Convex",
@@ -37,8 +43,11 @@ __all__ = [
     "SolveState",
     "SquaredL2",
     "Zero",
+    "admissible_rho",
     "compare",
     "measure",
+    "profile",
+    "random_start",
     "solve",
     "steps",
     "zoo",

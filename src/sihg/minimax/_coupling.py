@@ -146,7 +146,7 @@ def _check_gradient_values(
     for name, gradient in (("w", g_w), ("delta", g_delta)):
         if not gradient.isfinite().all():
             raise NotFiniteError("gradient-not-finite", variable=name)
-    if linear_in_w:
+    if linear_in_w and not isinstance(coupling, BilinearCoupling):
         moved = coupling.gradient_w(w0 + 1 + w0.abs(), delta0, layout.all)
         slack = torch.finfo(w0.dtype).eps ** 0.5 * (1 + float(g_w.norm() + moved.norm()))
         if float((moved - g_w).norm()) > slack:

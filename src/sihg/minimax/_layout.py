@@ -69,7 +69,7 @@ class WeightLayout:
     def pieces(self, vector: Tensor) -> list[Tensor]:
         """Split a vector into views, one per tensor of w."""
         if self.names is None:
-            return [vector.view(self.shapes[0])]
+            return [shaped(vector, self.shapes[0])]
         split = vector.split([shape.numel() for shape in self.shapes])
         return [piece.view(shape) for piece, shape in zip(split, self.shapes, strict=True)]
 
@@ -146,10 +146,15 @@ class BlockLayout:
         return [piece.view(shape) for piece, shape in zip(split, shapes, strict=True)]
 
 
+def shaped(vector: Tensor, shape: Size) -> Tensor:
+    """Return a vector in this shape; itself if the shape is flat, as a view costs as much as a sum of 1,000 numbers."""
+    return vector if len(shape) == 1 else vector.view(shape)
+
+
 def flat(values: Tensor | Sequence[Tensor] | Mapping[str, Tensor]) -> Tensor:
     """Concatenate tensors to one vector; a view if there is only one."""
     if isinstance(values, Tensor):
-        return values.reshape(-1)
+        return values if values.dim() == 1 else values.reshape(-1)
     pieces = list(values.values()) if isinstance(values, Mapping) else values
     return pieces[0].reshape(-1) if len(pieces) == 1 else torch.cat([p.reshape(-1) for p in pieces])
 

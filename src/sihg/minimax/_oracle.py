@@ -18,13 +18,16 @@ class DivergedError(ArithmeticError):
 class Oracle:
     """Counts the gradients of a problem, and has the verbs in which the solvers are written."""
 
-    def __init__(self, problem: Problem, curvature: float, w_gradients: int = 0, delta_gradients: int = 0) -> None:
+    def __init__(self, problem: Problem, curvature: float) -> None:
         self.problem = problem
         self.n = problem.n
         self.curvature = curvature  # L22, known or estimated
-        self.w_gradients, self.delta_gradients = w_gradients, delta_gradients
+        self.w_gradients, self.delta_gradients = 0, 0
+        self.implicit_share = 0.0  # the error allowed in an implicit step, relative to its length
         self.implicit_steps, self.implicit_error = 0, 0.0
         self._scratch: Tensor | None = None
+        self._delta: Tensor | None = None  # whose blocks _views has
+        self._views: dict[int, Tensor] = {}
         self.unsolved: list[float] = []  # errors of the implicit steps that did not converge
 
     def gradient_w(self, w: Tensor, delta: Tensor) -> Tensor:
@@ -78,7 +81,7 @@ class Oracle:
 
     def implicit(self, w: Tensor, centre: Tensor, tau: float, index: Index) -> Tensor:
         """Solve d = prox_g^tau[centre + tau grad_delta phi(w, d)] for the blocks in index (Alg. 1, line 6)."""
-        result = implicit(self.problem, w, centre, tau, index, self.curvature)
+        result = implicit(self.problem, w, centre, tau, index, self.curvature, self.implicit_share)
         self.implicit_steps = max(result.steps, 1)  # a closed form counts as one gradient
         self.delta_gradients += self.implicit_steps * index.count
         self.implicit_error = result.error
@@ -88,17 +91,27 @@ class Oracle:
 
     def block(self, delta: Tensor, i: int) -> Tensor:
         """Return a copy of block i."""
-        return self.problem.delta_layout.block(delta, i).clone()
+        return self.view(delta, i).clone()
+
+    def view(self, delta: Tensor, i: int) -> Tensor:
+        """Return a view of block i, which is kept while delta stays the same tensor."""
+        if delta is not self._delta:
+            self._delta, self._views = delta, {}
+        if i not in self._views:
+            self._views[i] = self.problem.delta_layout.block(delta, i)
+        return self._views[i]
 
     def replace(self, delta: Tensor, i: int, row: Tensor) -> Tensor:
         """Replace block i in place, since copying all n blocks would cost more than the step."""
         if self.n == 1:
             return row
-        self.problem.delta_layout.block(delta, i).copy_(row)
+        self.view(delta, i).copy_(row)
         return delta
 
 
-def implicit(problem: Problem, w: Tensor, centre: Tensor, tau: float, index: Index, curvature: float) -> Implicit:
+def implicit(
+    problem: Problem, w: Tensor, centre: Tensor, tau: float, index: Index, curvature: float, share: float = 0.0
+) -> Implicit:
     """Solve the implicit step of the blocks in index, by the problem's closed form or by iteration."""
     if problem.closed_form is not None:
         rows = problem.closed_form(problem.w_form(w), problem.delta_layout.form(centre, index), tau, index.tensor)
@@ -107,11 +120,11 @@ def implicit(problem: Problem, w: Tensor, centre: Tensor, tau: float, index: Ind
         slope = problem.gradient_delta(w, centre, index)
         return Implicit(problem.prox_g(centre.add(slope, alpha=tau), tau, index), 1, 0.0, True)
     gradient = partial(problem.gradient_delta, w, index=index)
-    return implicit_step(gradient, partial(problem.prox_g, index=index), centre, tau, curvature)
+    return implicit_step(gradient, partial(problem.prox_g, index=index), centre, tau, curvature, share=share)
 
 
 def _finite(name: str, x: Tensor) -> Tensor:
-    # One fast pass: inf and NaN survive a sum. A sum may also overflow by itself, hence the second check.
-    if not isfinite(x.sum().item()) and not x.isfinite().all():
+    # One fast pass: inf and NaN survive a sum of squares. It may also overflow by itself, hence the second check.
+    if not isfinite(x.dot(x).item()) and not x.isfinite().all():
         raise DivergedError(name)
     return x

@@ -1,12 +1,15 @@
 """The folder of a comparison: config.json, summary.json, field.json, and for each method its rows, state and path."""
 
 import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from sihg.errors import InputError
+from sihg.minimax._label import split_label
+from sihg.minimax._start import AUTO, RULES
 from sihg.minimax.history import History
 from sihg.minimax.solve_state import SolveState
 from sihg.minimax.solvers import method_name
@@ -19,9 +22,9 @@ from sihg.store.schema import (
     SolveSummary,
     json_bytes,
     read_record,
-    record_text,
     write_record,
 )
+from sihg.store.sums import forget_sums, write_sums
 from sihg.store.tables import read_table, table_text
 from sihg.store.trust import OWNER, check_code, mark_own
 
@@ -57,6 +60,7 @@ class SolveFolder:
 
     def write_config(self, config: SolveConfig) -> None:
         """Mark the folder as the user's own, and write config.json."""
+        forget_sums(self.path)
         content = json_bytes(msgspec.to_builtins(config))
         mark_own(self.path, content)
         write_bytes(self.path / "config.json", content)
@@ -70,6 +74,7 @@ class SolveFolder:
 
     def write_row(self, row: SolveRow) -> None:
         """Write METHOD/row.json."""
+        forget_sums(self.path)
         refuse_link(self.path / row.method)
         write_record(self.path / row.method / "row.json", row)
 
@@ -85,12 +90,15 @@ class SolveFolder:
 
     def write_summary(self, summary: SolveSummary, field: SolveField | None) -> None:
         """Write summary.json, and field.json for problems in the plane."""
+        forget_sums(self.path)
         write_record(self.path / "summary.json", summary)
         if field is not None:
             write_record(self.path / "field.json", field)
+        write_sums(self.path)
 
     def save(self, method: str, state: SolveState, history: History, path: list[Point]) -> None:
         """Save what a method reached; the state last, since rows after it are dropped when the run continues."""
+        forget_sums(self.path)
         folder = self.path / method
         refuse_link(folder)
         if path:
@@ -108,17 +116,32 @@ class SolveFolder:
         if status(folder / "state.safetensors") is None:
             return None, history, []
         state = SolveState.load(folder / "state.safetensors")
-        if state.config != identity(config) or method_name(state.method) != method:
+        if state.config != identity(config) or split_label(method)[0] not in (method_name(state.method), AUTO):
             raise InputError("solve-other-settings", path=folder / "state.safetensors")
+        spent = -1.0
         for row in History.load(folder / "history.json").rows():
-            if row["iteration"] <= state.iteration and row["iteration"] % config.record_every == 0:
+            if row["iteration"] <= state.iteration and _is_on_schedule(row, spent, config):
                 history.append(row)
+            spent = row["w_gradients"] + row["delta_gradients"]
         return state, history, _read_path(folder / "trajectory.csv", state.iteration) if in_plane else []
 
 
 def identity(config: SolveConfig) -> str:
-    """Return what tells the results of one solve from those of another; the number of iterations may grow."""
-    return hashlib.sha256(record_text(msgspec.structs.replace(config, iterations=0, methods=())).encode()).hexdigest()
+    """Return what tells the results of one solve from those of another; iterations and gradients may grow."""
+    bare = msgspec.structs.replace(config, iterations=0, gradients=None, methods=())
+    content = msgspec.to_builtins(bare)
+    for name in ("step_rule", "gradients", "record_gradients"):  # unless set, as before these settings existed
+        if content[name] in (None, RULES[0]):
+            del content[name]
+    return hashlib.sha256((json.dumps(content, indent=1) + "\n").encode()).hexdigest()
+
+
+def _is_on_schedule(row: dict[str, float], before: float, config: SolveConfig) -> bool:
+    """Whether a row is recorded however long the solve is; `before` is the count of gradients of the row before."""
+    if config.record_gradients is None:
+        return row["iteration"] % config.record_every == 0
+    spent = row["w_gradients"] + row["delta_gradients"]
+    return row["iteration"] == 0 or spent // config.record_gradients > before // config.record_gradients
 
 
 def _read_path(file: Path, iterations: int) -> list[Point]:

@@ -1,10 +1,14 @@
 """Begin or continue a solve: the method with its step sizes, chosen or checked, and its first state."""
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from math import isfinite
+from weakref import WeakKeyDictionary
 
-from sihg.errors import InputError, StepSizeError, StepSizeWarning
+from sihg.errors import InputError, StepSizeError, StepSizeWarning, UnknownNameError
+from sihg.minimax import adaptive
+from sihg.minimax.auto import choose
 from sihg.minimax.constants import Constants
 from sihg.minimax.measure import estimate_constants, estimate_curvature
 from sihg.minimax.problem import Problem
@@ -14,10 +18,21 @@ from sihg.minimax.step_sizes import StepSizes
 
 Settings = dict[str, float]  # of a method, by name
 STEPS = ("sigma", "tau", "theta")
+RULES = ("theorem", "adaptive")
+AUTO = "auto"  # stands for the best of CANDIDATES
+CANDIDATES = ("ssi-hg", "dsi-hg", "extragradient", "eg+", "optimistic")
+# What was estimated before, since "auto" and comparisons begin many solves of one problem.
+_estimates: WeakKeyDictionary[Problem, Constants] = WeakKeyDictionary()
+_curvatures: WeakKeyDictionary[Problem, float] = WeakKeyDictionary()
 
 
 def start_solve(
-    problem: Problem, method: str, settings: Settings, seed: int | None, state: SolveState | None
+    problem: Problem,
+    method: str,
+    settings: Settings,
+    seed: int | None,
+    state: SolveState | None,
+    rule: str | None = None,
 ) -> SolveState:
     """Return the state before the next iteration.
 
@@ -27,27 +42,94 @@ def start_solve(
         settings: Its settings that are given: step sizes, and further ones such as ascent_steps.
         seed: The seed of the drawn blocks; None for 0, or for that of `state`.
         state: A state to continue; None to begin.
+        rule: Where step sizes that are not given come from, one of `RULES`; None for "theorem", or for that of `state`.
     """
+    check_rule(rule)
     _check_steps(settings)
+    if method == AUTO:
+        if settings:
+            raise InputError("auto-settings", name=min(settings))
+        if state is None:
+            return _choose(problem, seed or 0, rule)
+        method = method_name(state.method)
     if state is None:
-        return _begin(problem, method, settings, seed or 0)
-    return _continue(problem, method, settings, seed, state)
+        at = _begin(problem, method, settings, seed or 0, warn=rule != "adaptive")
+    else:
+        at = _continue(problem, method, settings, seed, state)
+        if rule == "theorem" and at.adaptive:
+            raise InputError("state-is-adaptive")
+    searches = rule == "adaptive" and not at.adaptive and not at.method.adapts_itself
+    return _adaptive(problem, at, settings) if searches else at
 
 
-def check_suits(problem: Problem, method: str) -> type[AnyMethod]:
-    """Return the class of a method, or raise InputError if it cannot solve the problem."""
-    kind = method_class(method)
-    if kind.bilinear_only and not problem.bilinear_in_both:
+def _choose(problem: Problem, seed: int, rule: str | None) -> SolveState:
+    """Return the start of the best candidate; `rule` restricts their steps."""
+    starts, error = [], None
+    for name in CANDIDATES:
+        for kind in (rule,) if rule else RULES:
+            try:
+                starts.append((kind, start_solve(problem, name, {}, seed, None, kind)))
+            except InputError as found:
+                if found.code != "not-coupled":
+                    raise
+                error = found  # the theorems choose no steps; the others may
+    if not starts and error:
+        raise error
+    return choose(problem, starts)
+
+
+def _adaptive(problem: Problem, at: SolveState, given: Settings) -> SolveState:
+    """Begin the line search from these steps; theta follows them unless it is given."""
+    method, source = at.method, f"{adaptive.NOTE}; first steps: {at.steps.source}"
+    if "theta" in settings_of(method) and "theta" not in given:
+        method = replace(method, theta=1.0)  # type: ignore[call-arg]
+    steps = replace(at.steps, theta=settings_of(method).get("theta", 1.0), source=source)
+    search = adaptive.begin(method, at.inner, problem.n, at.iteration)
+    return replace(at, method=method, steps=steps, adaptive=search)
+
+
+def check_rule(rule: str | None) -> None:
+    """Raise UnknownNameError unless it is one of `RULES`, or None."""
+    if rule is not None and rule not in RULES:
+        raise UnknownNameError("steps", rule, RULES)
+
+
+def step_numbers(steps: str | Mapping[str, float] | None) -> Settings:
+    """Return the numbers among the forms that `solve(steps=...)` takes."""
+    if steps is None or isinstance(steps, str):
+        return {}
+    if not isinstance(steps, Mapping) or not steps:
+        raise InputError("steps-form", got=steps)
+    if unknown := set(steps) - set(STEPS):
+        raise InputError("steps-form", got=sorted(unknown))
+    return {name: step_number(name, value) for name, value in steps.items()}
+
+
+def step_number(name: str, value: float) -> float:
+    """Return a given step size, or theta, as a float; raise StepSizeError if it is not a number."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        pass
+    if name == "theta":
+        raise StepSizeError("theta-range", theta=value)
+    raise StepSizeError("step-size-range", name=name, value=value)
+
+
+def check_suits(problem: Problem, method: str) -> None:
+    """Raise InputError if there is no such method, or it cannot solve the problem."""
+    if method != AUTO and method_class(method).bilinear_only and not problem.bilinear_in_both:
         raise InputError("method-bilinear-only", method=method)
-    return kind
 
 
-def _begin(problem: Problem, method: str, given: Settings, seed: int) -> SolveState:
-    kind = check_suits(problem, method)
+def _begin(problem: Problem, method: str, given: Settings, seed: int, *, warn: bool) -> SolveState:
+    check_suits(problem, method)
+    kind = method_class(method)
     steps = _steps(problem, kind, given)
     made = _make(kind, method, {**given, "sigma": steps.sigma, "tau": steps.tau, "theta": steps.theta})
     curvature = _curvature(problem, made, steps.tau)
-    _warn_outside_theorem(problem, made, steps)
+    if warn:
+        _warn_outside_theorem(problem, made, steps)
     return SolveState(
         0, made, steps, made.state(problem.w0.clone(), problem.delta0.clone()), seed, curvature, 0, 0, 0.0
     )
@@ -66,7 +148,7 @@ def _continue(problem: Problem, method: str, given: Settings, seed: int | None, 
         made = _make(type(state.method), method, {**settings_of(state.method), **changed})
         new_steps = {name: changed[name] for name in STEPS if name in changed}
         steps = replace(state.steps, **new_steps, source="given")
-        state = replace(state, method=made, steps=steps, curvature=_curvature(problem, made, steps.tau))
+        state = replace(state, method=made, steps=steps, curvature=_curvature(problem, made, steps.tau), adaptive=None)
         _warn_outside_theorem(problem, made, steps)
     return state
 
@@ -77,7 +159,7 @@ def _steps(problem: Problem, kind: type[AnyMethod], given: Settings) -> StepSize
     if "sigma" in given and "tau" in given:
         chosen = StepSizes(given["sigma"], given["tau"])
     else:
-        chosen = kind.choose(problem, _lipschitz(problem))
+        chosen = kind.choose(problem, lipschitz_constants(problem) if kind.needs_constants else problem.constants)
         chosen = replace(chosen, source=", ".join([chosen.source, *(f"{name} given" for name in named)]))
     chosen = replace(chosen, **named)  # type: ignore[arg-type]
     return chosen if "theta" in named else replace(chosen, theta=kind.best_theta(problem, chosen.sigma, chosen.tau))
@@ -91,12 +173,14 @@ def _check_steps(given: Settings) -> None:
         raise StepSizeError("theta-range", theta=given["theta"])
 
 
-def _lipschitz(problem: Problem) -> Constants:
+def lipschitz_constants(problem: Problem) -> Constants:
     """Return the problem's constants; missing L11, L12, L22 are estimated, times a safety factor."""
     known = problem.constants
     if known.lipschitz_known:
         return known
-    seen = estimate_constants(problem)
+    if problem not in _estimates:
+        _estimates[problem] = estimate_constants(problem)
+    seen = _estimates[problem]
     factor = 1.05 if problem.bilinear_in_both else 2.0
     filled = {
         name: getattr(known, name) if getattr(known, name) is not None else factor * (getattr(seen, name) or 0.0)
@@ -113,7 +197,9 @@ def _curvature(problem: Problem, method: AnyMethod, tau: float) -> float:
     known = problem.constants.L22
     if known is None and problem.closed_form is not None:
         return 0.0
-    L22 = estimate_curvature(problem) if known is None else known
+    if known is None and problem not in _curvatures:
+        _curvatures[problem] = estimate_curvature(problem)
+    L22 = _curvatures[problem] if known is None else known
     if tau * L22 >= 1:
         kind = "estimated at the start" if known is None else "the problem's"
         raise StepSizeError("implicit-step-tau", tau=tau, limit=1 / L22, L22=L22, kind=kind)

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from sihg.core.draw import generator
 from sihg.errors import InputError
-from sihg.minimax._layout import BlockLayout, Blocks, Index, WeightLayout
+from sihg.minimax._layout import BlockLayout, Blocks, Index, WeightLayout, flat, shaped
+
+NORM_ITERATIONS = 30
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class LinearMap:
         else:
             transposed = matrix.t().to_sparse_coo().coalesce()
             matrix = matrix.to_sparse_coo().coalesce()
-        return LinearMap(lambda w: matrix @ w, lambda d: transposed @ d)
+        return LinearMap(matrix.matmul, transposed.matmul)
 
 
 Maps = Tensor | Sequence[Tensor | LinearMap]
@@ -48,38 +51,42 @@ class BilinearCoupling:
 
     def __init__(self, blocks: Maps, w0: Tensor, delta0: Tensor | Sequence[Tensor]) -> None:
         self.w_layout, self.delta_layout = WeightLayout.of(w0), BlockLayout.of(delta0)
+        self.w_size, self.dtype = w0.numel(), w0.dtype
         # Matrices of one shape are one tall matrix for products with all blocks at once.
         self.whole = LinearMap.of(blocks.detach().flatten(0, 1)) if isinstance(blocks, Tensor) else None
         self.maps = [LinearMap.of(block) if isinstance(block, Tensor) else block for block in blocks]
+        self.by_functions = [i for i, block in enumerate(blocks) if isinstance(block, LinearMap)]
 
     def phi(self, w: Tensor, rows: Tensor, index: Index) -> Tensor:
         """Return <A_i w, delta_i> for each i in index."""
-        shaped, blocks = w.view(self.w_layout.shapes[0]), self.delta_layout.form(rows, index)
+        x, blocks = shaped(w, self.w_layout.shapes[0]), self.delta_layout.form(rows, index)
         pairs = zip(index.numbers, blocks, strict=True)
-        return torch.stack([(self.maps[i].forward(shaped) * row).sum() for i, row in pairs])
+        return torch.stack([(self.maps[i].forward(x) * row).sum() for i, row in pairs])
 
     def gradient_w(self, w: Tensor, rows: Tensor, index: Index) -> Tensor:  # noqa: ARG002
         """Return sum_i A_i^T delta_i."""
+        if index.count == self.delta_layout.n and not rows.any():  # the usual start: saves a pass over the data
+            return rows.new_zeros(self.w_layout.shapes[0].numel())
         if self.whole and index.count == self.delta_layout.n:
             return self.whole.adjoint(rows)
         if index.count == 1:
             i = index.numbers[0]
-            return self.maps[i].adjoint(rows.view(self.delta_layout.shapes[i])).reshape(-1)
+            return flat(self.maps[i].adjoint(shaped(rows, self.delta_layout.shapes[i])))
         blocks: Blocks = self.delta_layout.form(rows, index)
         first, *rest = (self.maps[i].adjoint(row) for i, row in zip(index.numbers, blocks, strict=True))
-        total = first.reshape(-1)
+        total = flat(first)
         for part in rest:
-            total = total + part.reshape(-1)
+            total = total + flat(part)
         return total
 
     def gradient_delta(self, w: Tensor, rows: Tensor, index: Index) -> Tensor:  # noqa: ARG002
         """Return A_i w for each i in index, end to end."""
         if self.whole and index.count == self.delta_layout.n:
             return self.whole.forward(w)
-        shaped = w.view(self.w_layout.shapes[0])
+        x = shaped(w, self.w_layout.shapes[0])
         if index.count == 1:
-            return self.maps[index.numbers[0]].forward(shaped).reshape(-1)
-        return torch.cat([self.maps[i].forward(shaped).reshape(-1) for i in index.numbers])
+            return flat(self.maps[index.numbers[0]].forward(x))
+        return torch.cat([flat(self.maps[i].forward(x)) for i in index.numbers])
 
     def gradients(self, w: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
         """Return both gradients."""
@@ -90,13 +97,28 @@ class BilinearCoupling:
         """Return A_i^T (new - old): one product, where a coupling that is only linear in w takes two gradients."""
         return self.gradient_w(w, new - old, self.delta_layout.each[i]), 1
 
+    @cached_property
+    def norms(self) -> Tensor:
+        """The norms ||A_i|| by power iteration, times 1.05 since it never overestimates."""
+        draw = generator(0, "block-norms")
+        start = torch.randn(self.w_size, generator=draw, dtype=self.dtype).to(self.delta_layout.device)
+        return 1.05 * torch.stack([self._norm(index, start) for index in self.delta_layout.each])
+
+    def _norm(self, index: Index, v: Tensor) -> Tensor:
+        tiny = torch.finfo(v.dtype).tiny
+        for _ in range(NORM_ITERATIONS):
+            u = self.gradient_delta(v / v.norm().clamp_min(tiny), v, index)
+            v = self.gradient_w(v, u, index)
+        size: Tensor = u.norm()
+        return size
+
     def check_gradients(self, w: Tensor, delta: Tensor) -> None:
-        """Check <A w, d> = <w, A^T d> for a random pair: a wrong adjoint converges to a wrong answer."""
+        """Check <A w, d> = <w, A^T d> of each LinearMap for a random pair: a wrong adjoint leads to a wrong answer."""
         draw = generator(0, "adjoint")
         w = torch.randn(w.shape, generator=draw, dtype=w.dtype).to(w)
         d = torch.randn(delta.shape, generator=draw, dtype=w.dtype).to(w)
-        for i, index in enumerate(self.delta_layout.each):
-            block = self.delta_layout.block(d, i)
+        for i in self.by_functions:
+            index, block = self.delta_layout.each[i], self.delta_layout.block(d, i)
             left, right = self.gradient_delta(w, block, index), self.gradient_w(w, block, index)
             if left.shape != block.shape or right.shape != w.shape:
                 raise InputError(

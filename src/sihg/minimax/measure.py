@@ -36,6 +36,25 @@ def flat_saddle_norm_squared(problem: Problem, w: Tensor, delta: Tensor) -> floa
     return float(problem.distance_f(w, -g_w) ** 2 + problem.distance_g(delta, g_delta) ** 2)
 
 
+def objective(problem: Problem, w: Weights, delta: Blocks) -> float:
+    """Return f(w) + sum_i phi_i(w, delta_i) - sum_i g_i(delta_i).
+
+    Args:
+        problem: The problem.
+        w: A point, in the form of w0.
+        delta: A point, in the form of delta0.
+    Returns:
+        The value; infinite where f or a g_i is.
+    Example:
+        >>> game = Problem.bilinear(torch.ones(1, 1, 1))
+        >>> objective(game, torch.tensor([3.0]), torch.tensor([[4.0]]))
+        12.0
+    """
+    flat_w, rows = problem.w_layout.pack(w), problem.delta_layout.pack(delta)
+    phi = problem.coupling.phi(flat_w, rows, problem.all).sum()
+    return float(problem.value_f(flat_w) + phi - problem.value_g(rows))
+
+
 def distance(problem: Problem, w: Weights, delta: Blocks, w_star: Weights, delta_star: Blocks) -> float:
     """Return ||(w, delta) - (w*, delta*)||, with all points in the forms of w0 and delta0."""
     apart_w = problem.w_layout.pack(w) - problem.w_layout.pack(w_star)

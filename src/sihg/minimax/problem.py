@@ -8,7 +8,7 @@ from torch import Tensor
 from sihg.core.prox import Convex, Zero
 from sihg.errors import InputError, NotFiniteError
 from sihg.minimax._coupling import Coupling, CouplingFunction, FunctionCoupling, Gradients, check_coupling
-from sihg.minimax._layout import BlockLayout, Blocks, Index, WeightLayout, Weights, flat
+from sihg.minimax._layout import BlockLayout, Blocks, Index, WeightLayout, Weights, flat, shaped
 from sihg.minimax.bilinear import BilinearCoupling, Maps, bilinear_starts
 from sihg.minimax.constants import Constants
 
@@ -114,24 +114,33 @@ class Problem:
 
     def prox_f(self, z: Tensor, sigma: float) -> Tensor:
         """Return prox_f^sigma(z)."""
-        if isinstance(self.f, Zero):
-            return z
         if isinstance(self.f, dict):
             pieces = zip(self.f.values(), self.w_layout.pieces(z), strict=True)
             return flat([f.prox(piece, sigma) for f, piece in pieces])
-        return self.f.prox(self._whole_w(z), sigma).reshape(-1)
+        return flat(self.f.prox(self._whole_w(z), sigma))
 
     def prox_g(self, rows: Tensor, tau: float, index: Index) -> Tensor:
         """Return prox_{g_i}^tau of each block in index."""
-        if isinstance(self.g, Zero):
-            return rows
         if index.count == 1:
             i = index.numbers[0]
             g = self.g[i] if isinstance(self.g, list) else self.g
-            return g.prox(rows.view(self.delta_layout.shapes[i]), tau).reshape(-1)
+            return flat(g.prox(shaped(rows, self.delta_layout.shapes[i]), tau))
         if isinstance(self.g, list) or not self.delta_layout.stacked:
             return flat([g.prox(row, tau) for g, row in self._g_rows(rows, index)])
         return self.g.prox(self._stack(rows), tau, batch=1).reshape(-1)
+
+    def value_f(self, w: Tensor) -> Tensor:
+        """Return f(w)."""
+        if isinstance(self.f, dict):
+            pieces = zip(self.f.values(), self.w_layout.pieces(w), strict=True)
+            return torch.stack([f.value(piece) for f, piece in pieces]).sum()
+        return self.f.value(self._whole_w(w))
+
+    def value_g(self, delta: Tensor) -> Tensor:
+        """Return sum_i g_i(delta_i)."""
+        if isinstance(self.g, list) or not self.delta_layout.stacked:
+            return torch.stack([g.value(row) for g, row in self._g_rows(delta, self.all)]).sum()
+        return self.g.value(self._stack(delta), batch=1).sum()
 
     def distance_f(self, w: Tensor, v: Tensor) -> Tensor:
         """Return the distance of v to the subdifferential of f at w."""
@@ -160,7 +169,7 @@ class Problem:
 
     def _whole_w(self, w: Tensor) -> Tensor:
         """Return the w that a single f acts on: the tensor in its own shape, or the dict's tensors as one vector."""
-        return w.view(self.w_layout.shapes[0]) if self.w_layout.names is None else w
+        return shaped(w, self.w_layout.shapes[0]) if self.w_layout.names is None else w
 
     def _g_rows(self, rows: Tensor, index: Index) -> list[tuple[Convex, Tensor]]:
         functions = [self.g[i] if isinstance(self.g, list) else self.g for i in index.numbers]

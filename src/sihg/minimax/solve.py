@@ -2,26 +2,25 @@
 
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
-from sihg.core.draw import generator
 from sihg.errors import EstimateWarning, InputError
 from sihg.interrupt import stop_on_interrupt
 from sihg.minimax._layout import Blocks, Weights
-from sihg.minimax._oracle import DivergedError, Oracle
-from sihg.minimax._start import settings_of, start_solve
+from sihg.minimax._oracle import DivergedError
+from sihg.minimax._start import settings_of, start_solve, step_number, step_numbers
+from sihg.minimax._stepper import Stepper, draw_blocks
+from sihg.minimax.adaptive import StalledError
 from sihg.minimax.callbacks import Callback, Progress
 from sihg.minimax.history import History
 from sihg.minimax.measure import flat_saddle_norm_squared
 from sihg.minimax.problem import Problem
-from sihg.minimax.solve_state import SolveState
+from sihg.minimax.solve_state import Candidate, SolveState
 from sihg.minimax.solvers import method_name
 from sihg.minimax.step_sizes import StepSizes
-
-DRAWS_PER_CHUNK = 4096  # block numbers drawn at once
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,6 +47,11 @@ class Result:
     state: SolveState
     steps: StepSizes
 
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """What "auto" tried."""
+        return self.state.candidates
+
     def __repr__(self) -> str:
         norm = f"|F|^2 {self.history['saddle_norm_squared'][-1]:.3g}, " if len(self.history) else ""
         return f"Result({method_name(self.state.method)}, {norm}{self.stopped})"
@@ -57,6 +61,7 @@ def solve(
     problem: Problem,
     method: str = "ssi-hg",
     *,
+    steps: str | Mapping[str, float] | None = None,
     sigma: float | None = None,
     tau: float | None = None,
     theta: float | None = None,
@@ -83,7 +88,11 @@ def solve(
 
     Args:
         problem: The problem.
-        method: A name in `METHODS`.
+        method: A name in `METHODS`, or "auto": several are tried for a short while at equal numbers of block gradients,
+            and the one with the smallest ||F|| is run from the start. `result.candidates` has what each reached, and
+            `result.steps.source` says which was chosen and why. The gradients of the trials are counted.
+        steps: "theorem" (default), "adaptive", or numbers such as {"sigma": 0.1, "tau": 0.05}. "adaptive" takes the
+            largest steps that pass a line search on local Lipschitz estimates; no theorem covers them.
         sigma: The step size of w. Default: by the method's theorem from the problem's constants, or from estimates;
             `result.steps.source` says which.
         tau: The step size of delta. Default: likewise.
@@ -111,9 +120,11 @@ def solve(
     Reference: Kim & Seo, "Semi-Implicit Hybrid Gradient Methods with Application to Adversarial Robustness",
     AISTATS 2022, Algorithms 1 and 2.
     """
-    steps = {name: float(v) for name, v in (("sigma", sigma), ("tau", tau), ("theta", theta)) if v is not None}
+    numbers = {"sigma": sigma, "tau": tau, "theta": theta}
+    given = {**step_numbers(steps), **{name: step_number(name, v) for name, v in numbers.items() if v is not None}}
     _check_blocks(problem, iterations, blocks)
-    at = start_solve(problem, method, {**steps, **options}, seed, state)
+    rule = steps if isinstance(steps, str) else None
+    at = start_solve(problem, method, {**given, **options}, seed, state, rule)
     run = Run(problem, at, iterations=iterations, tolerance=tolerance, record_every=record_every, blocks=blocks)
     for _ in run.iterate():
         if callback and callback(run.progress()):
@@ -134,12 +145,20 @@ class Run:
         tolerance: float | None,
         record_every: int | None,
         blocks: Sequence[int] | None = None,
+        gradients: int | None = None,
+        record_gradients: int | None = None,
     ) -> None:
+        """Prepare a solve.
+
+        `gradients` is a budget of block gradients: the iteration that reaches it is the last. With `record_gradients`,
+        rows are recorded whenever the count passes a multiple of it, instead of every so many iterations.
+        """
         _check_settings(iterations, tolerance, record_every)
         self.problem, self.start, self.blocks, self.stopped = problem, at, blocks, ""
+        self.gradients, self.record_gradients = gradients, record_gradients
         self.iterations, self.tolerance, self.record_every = iterations, tolerance, record_every
         self.reached = (at.iteration, at.inner, at.w_gradients, at.delta_gradients, at.seconds)
-        self.oracle = Oracle(problem, at.curvature, at.w_gradients, at.delta_gradients)
+        self.stepper = Stepper(problem, at)
         steps = {**settings_of(at.method), "source": at.steps.source}
         about = {"method": method_name(at.method), "n": problem.n, "seed": at.seed, "steps": steps}
         self.history = History(about)
@@ -148,9 +167,13 @@ class Run:
     def at(self) -> SolveState:
         """The state after the last finished iteration."""
         k, inner, in_w, in_delta, seconds = self.reached
-        return replace(
-            self.start, iteration=k, inner=inner, w_gradients=in_w, delta_gradients=in_delta, seconds=seconds
-        )
+        at = replace(self.start, iteration=k, inner=inner, w_gradients=in_w, delta_gradients=in_delta, seconds=seconds)
+        return self.stepper.reached(at)
+
+    @property
+    def spent(self) -> int:
+        """The number of block gradients so far, in w and in delta."""
+        return self.reached[2] + self.reached[3]
 
     def progress(self) -> Progress:
         """Return what a callback sees after this iteration."""
@@ -159,36 +182,57 @@ class Run:
 
     def iterate(self) -> Iterator[None]:
         """Yield after every iteration; at the end `stopped` says why."""
-        method, oracle = self.start.method, self.oracle
-        first, s, _, _, seconds = self.reached
+        oracle, (first, s, _, _, seconds) = self.stepper.oracle, self.reached
         end = first + int(self.iterations)
-        blocks = iter(self.blocks) if self.blocks is not None else _draws(self.start.seed, self.problem.n, first)
+        weights = self.start.method.weights(self.problem, s)
+        drawn = draw_blocks(self.start.seed, self.problem.n, first, weights)
+        blocks = iter(self.blocks if self.blocks is not None else drawn)
         with torch.no_grad(), stop_on_interrupt() as interrupted:
             if first == 0 and self.record_every and self._recorded():
                 self.stopped = f"tolerance reached at the start: {self._norm_text()}"
                 return
+            if self._is_spent():  # by the solve that this one continues
+                self.stopped = self._spent_text()
+                return
             for k in range(first + 1, end + 1):
                 start = time.perf_counter()
                 try:
-                    s = method.step(oracle, s, int(next(blocks)))
+                    s = self.stepper.step(s, int(next(blocks)), k)
                 except DivergedError as error:
                     self._record_if_new()
                     kept = "the last finite iterate is kept"
                     self.stopped = f"diverged at iteration {k}: {error} is not finite, {kept}; lower the step sizes"
                     return
+                except StalledError:
+                    self._record_if_new()
+                    self.stopped = f"stalled at iteration {k}: no step passes the line search; give sigma and tau"
+                    return
                 seconds += time.perf_counter() - start
+                before = self.spent
                 self.reached = (k, s, oracle.w_gradients, oracle.delta_gradients, seconds)
-                row_due = self.record_every and (k % self.record_every == 0 or k == end)
-                at_tolerance = row_due and self._recorded()
+                is_last = k == end or self._is_spent()
+                at_tolerance = (is_last or self._row_due(k, before)) and self.record_every and self._recorded()
                 yield
                 if at_tolerance:
                     self.stopped = f"tolerance reached at iteration {k}: {self._norm_text()}"
                     return
+                if self._is_spent():
+                    self.stopped = self._spent_text()
+                    return
                 if interrupted():
                     self._record_if_new()
-                    self.stopped = f"interrupted at iteration {k} of {end}"
+                    self.stopped = f"interrupted at iteration {k}" + ("" if self.gradients else f" of {end}")
                     return
         self.stopped = f"{self.iterations} iterations done" + (f", {end} in all" if first else "")
+
+    def _is_spent(self) -> bool:
+        return self.gradients is not None and self.spent >= self.gradients
+
+    def _row_due(self, k: int, before: int) -> bool:
+        """Whether a row is due after iteration k, before which `before` block gradients were done."""
+        if self.record_gradients:
+            return self.spent // self.record_gradients > before // self.record_gradients
+        return bool(self.record_every) and k % (self.record_every or 1) == 0
 
     def end_early(self) -> None:
         """Note that a callback stopped the solve."""
@@ -198,7 +242,7 @@ class Run:
 
     def result(self) -> Result:
         """Return where the solve got to; warn about implicit steps that were not solved."""
-        if unsolved := self.oracle.unsolved:
+        if unsolved := self.stepper.oracle.unsolved:
             warnings.warn(
                 f"{len(unsolved)} implicit steps ended before their tolerance (the worst within {max(unsolved):.2g}): "
                 "lower tau",
@@ -210,11 +254,16 @@ class Run:
         w, delta = problem.w_form(at.inner.w.clone()), problem.delta_form(at.inner.delta.clone())
         return Result(w, delta, self.history, self.stopped, at, at.steps)
 
+    def norm_squared(self) -> float:
+        """Return ||F||^2 at the point that the method is measured at; not counted."""
+        point = self.stepper.method.measured_at(self.stepper.oracle, self.reached[1])
+        return flat_saddle_norm_squared(self.problem, *point)
+
     def _recorded(self) -> bool:
         """Record a row; return whether the tolerance is reached."""
-        oracle, method = self.oracle, self.start.method
-        iteration, s, w_gradients, delta_gradients, seconds = self.reached
-        norm_squared = flat_saddle_norm_squared(self.problem, *method.measured_at(oracle, s))
+        oracle, method, search = self.stepper.oracle, self.stepper.method, self.stepper.search
+        iteration, _, w_gradients, delta_gradients, seconds = self.reached
+        norm_squared = self.norm_squared()
         row = {
             "iteration": iteration,
             "w_gradients": w_gradients,
@@ -222,6 +271,8 @@ class Run:
             "seconds": seconds,
             "saddle_norm_squared": norm_squared,
         }
+        if search is not None:
+            row |= {"sigma": method.sigma, "tau": method.tau, "rejected": search.rejected}
         if method.implicit:
             row |= {"implicit_steps": oracle.implicit_steps, "implicit_error": oracle.implicit_error}
         self.history.append(row)
@@ -231,17 +282,11 @@ class Run:
         if self.record_every and (not len(self.history) or self.history["iteration"][-1] != self.reached[0]):
             self._recorded()
 
+    def _spent_text(self) -> str:
+        return f"{self.spent} of {self.gradients} block gradients done"
+
     def _norm_text(self) -> str:
         return f"saddle norm {self.history['saddle_norm_squared'][-1] ** 0.5:.3g} <= {self.tolerance:.3g}"
-
-
-def _draws(seed: int, n: int, first: int) -> Iterator[int]:
-    """Yield i_k, uniform on the blocks, as a function of seed and k."""
-    chunk, skip = divmod(first, DRAWS_PER_CHUNK)
-    while True:
-        drawn = torch.randint(n, (DRAWS_PER_CHUNK,), generator=generator(seed, "block", epoch=chunk)).tolist()
-        yield from drawn[skip:]
-        chunk, skip = chunk + 1, 0
 
 
 def _check_settings(iterations: int, tolerance: float | None, record_every: int | None) -> None:

@@ -9,6 +9,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from sihg.errors import InputError
+from sihg.minimax.adaptive import Adaptive, packed, unpacked
 from sihg.minimax.problem import Problem
 from sihg.minimax.solvers import METHODS, AnyMethod, method_name
 from sihg.minimax.solvers.base import State
@@ -16,7 +17,25 @@ from sihg.minimax.step_sizes import StepSizes
 from sihg.store.files import read_regular, write_bytes
 from sihg.store.seal import NO_SUM, require_seal, seal
 
+SEARCH = "adaptive."  # begins the names of the line search's tensors in a file
 MAX_STATE_BYTES = 2**36
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """How far a candidate of "auto" got.
+
+    Args:
+        method: The method.
+        steps: "theorem" or "adaptive".
+        gradients: The block gradients of its trial, in w and in delta together.
+        saddle_norm_squared: ||F||^2 at the end of its trial; infinite if it diverged.
+    """
+
+    method: str
+    steps: str
+    gradients: int
+    saddle_norm_squared: float
 
 
 @dataclass(frozen=True, repr=False)
@@ -33,6 +52,8 @@ class SolveState:
         w_gradients: The number of block gradients in w so far.
         delta_gradients: The number of block gradients in delta so far.
         seconds: The time of the iterations so far.
+        adaptive: The line search of adaptive steps; None for fixed steps.
+        candidates: What "auto" tried.
         config: Identifies the settings of the comparison that saved it; "" for a single solve.
     Example:
         >>> from sihg.minimax import solve, zoo
@@ -53,6 +74,8 @@ class SolveState:
     w_gradients: int
     delta_gradients: int
     seconds: float
+    adaptive: Adaptive | None = None
+    candidates: tuple[Candidate, ...] = ()
     config: str = ""
 
     def __repr__(self) -> str:
@@ -79,13 +102,21 @@ class SolveState:
         """Write the state as safetensors, whole or not at all."""
         inner = {f.name: getattr(self.inner, f.name) for f in fields(self.inner)}
         tensors = {name: value.contiguous().clone() for name, value in inner.items() if isinstance(value, Tensor)}
+        found, adaptive = packed(self.adaptive) if self.adaptive else ({}, None)
+        tensors |= {SEARCH + name: value.contiguous().clone() for name, value in found.items()}
         about = {
+            "adaptive": adaptive,
+            "candidates": [asdict(candidate) for candidate in self.candidates],
             "method": method_name(self.method),
             "settings": asdict(self.method),
             "steps": asdict(self.steps),
             "plain": {name: value for name, value in inner.items() if not isinstance(value, Tensor)},
         }
-        about |= {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("method", "steps", "inner")}
+        about |= {
+            f.name: getattr(self, f.name)
+            for f in fields(self)
+            if f.name not in ("method", "steps", "inner", "adaptive", "candidates")
+        }
         return write_bytes(path, seal(save(tensors, metadata={"sihg": json.dumps(about), "seal": NO_SUM})))
 
     @staticmethod
@@ -98,9 +129,17 @@ class SolveState:
             header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
             about = json.loads(header["__metadata__"]["sihg"])
             method = METHODS[about.pop("method")](**about.pop("settings"))
+            found = {name: tensors.pop(name) for name in list(tensors) if name.startswith(SEARCH)}
+            found = {name.removeprefix(SEARCH): value for name, value in found.items()}
+            plain = about.pop("adaptive", None)  # absent in files of earlier versions
+            adaptive = unpacked(found, plain) if plain else None
             inner = method.state(tensors.pop("w"), tensors.pop("delta"))
             inner = replace(inner, **tensors, **about.pop("plain"))
-            return SolveState(method=method, steps=StepSizes(**about.pop("steps")), inner=inner, **about)
+            steps = StepSizes(**about.pop("steps"))
+            candidates = tuple(Candidate(**candidate) for candidate in about.pop("candidates", ()))
+            return SolveState(
+                method=method, steps=steps, inner=inner, adaptive=adaptive, candidates=candidates, **about
+            )
         except InputError:
             raise
         except (OSError, SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:

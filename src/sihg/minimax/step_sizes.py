@@ -177,7 +177,7 @@ def best_strong(*, L11: float, L12: float, mu: float, n: int = 1, L22: float = 0
 
 def best_bilinear(*, L12: float, n: int = 1) -> StepSizes:
     """Choose equal steps just inside SPDHG's condition."""
-    step = 0.99 / (_positive(L12) * sqrt(n))
+    step = 0.99 / (positive(L12) * sqrt(n))
     return StepSizes(step, step, 1.0, f"SPDHG's condition for bilinear phi (n = {n})")
 
 
@@ -213,7 +213,7 @@ def coupling_constant(constants: Constants, n: int) -> float:
 def operator_steps(constants: Constants, fraction: float, rule: str) -> StepSizes:
     """Choose sigma = tau = fraction / L with L = max{L11, L22} + L12, a Lipschitz constant of F."""
     c = _known(constants, 1)
-    step = fraction / _positive(max(c["L11"], c["L22"]) + c["L12"])
+    step = fraction / positive(max(c["L11"], c["L22"]) + c["L12"])
     return StepSizes(step, step, 1.0, f"{rule} with {constants.source}")
 
 
@@ -230,7 +230,8 @@ def _known(constants: Constants, n: int) -> _Lipschitz:
     return {"L11": constants.L11, "L12": coupling_constant(constants, n), "L22": constants.L22, "n": n}
 
 
-def _positive(lipschitz: float) -> float:
+def positive(lipschitz: float) -> float:
+    """Return a Lipschitz constant of the coupling, or raise InputError unless it is positive."""
     if not lipschitz > 0:
         raise InputError("not-coupled", value=lipschitz)
     return lipschitz
@@ -261,7 +262,7 @@ def _search(
     start: tuple[float, float] | None = None,
 ) -> tuple[float, float]:
     """Return the (sigma, tau) of largest gain, on a logarithmic grid that shrinks around the best point."""
-    L = _positive(L12)
+    L = positive(L12)
     largest_sigma = INSIDE / (3 * L11) if L11 else inf
     largest_tau = INSIDE / L22 if L22 else inf
     log_sigma, log_tau = np.log(start) if start else (np.log(0.3 / L), np.log(0.1 / (n * L)))

@@ -9,15 +9,15 @@ from sihg.errors import InputError
 if TYPE_CHECKING:
     from sihg.report.tables.run_comparison import Comparison
 
-__all__ = ["compare", "report"]
+__all__ = ["compare", "pack", "report"]
 
 
 def report(folders: str | Path | Sequence[str | Path]) -> list[Path]:
     """Write figures, tables and index.html into each folder of results.
 
     Args:
-        folders: A folder, or several: of a training run, of several runs, of a solve, or of evaluations
-            (`Evaluation.save`, `sihg evaluate --out`).
+        folders: A folder, or several: of a training run, of several runs, of a solve, of a performance profile, or of
+            evaluations (`Evaluation.save`, `sihg evaluate --out`).
     Returns:
         The files written.
     Raises:
@@ -29,8 +29,11 @@ def report(folders: str | Path | Sequence[str | Path]) -> list[Path]:
         sihg.errors.InputError: nowhere is not a folder (it does not exist): ...
     """
     from sihg.report.read.runs import result_kind
+    from sihg.store.archive import is_archive
 
     paths = _paths(folders)
+    if archive := next((path for path in paths if is_archive(path)), None):
+        raise InputError("report-of-archive", path=archive)
     kinds = [result_kind(path) for path in paths]
     return [file for path, kind in zip(paths, kinds, strict=True) for file in _report(path, kind)]
 
@@ -40,6 +43,10 @@ def _report(folder: Path, kind: str) -> list[Path]:
         from sihg.report.solve_report import report_solve
 
         return report_solve(folder)
+    if kind == "profile":
+        from sihg.report.profile_report import report_profile
+
+        return report_profile(folder)
     if kind == "evaluations":
         from sihg.report.evaluation_report import report_evaluations
 
@@ -53,7 +60,7 @@ def compare(runs: str | Path | Sequence[str | Path], out: str | Path | None = No
     """Put training runs side by side.
 
     Args:
-        runs: Run folders, or folders of run folders.
+        runs: Run folders, folders of run folders, or archives that `sihg pack` wrote.
         out: A folder for a page with figures and tables; None for no page.
     Returns:
         The comparison: its tables, numbers and notes.
@@ -66,16 +73,38 @@ def compare(runs: str | Path | Sequence[str | Path], out: str | Path | None = No
     """
     from sihg.report.read.runs import read_runs
     from sihg.report.tables.run_comparison import compare_runs
+    from sihg.store.archive import unpacked
 
-    folders = _paths(runs)
     if out is not None and Path(out).is_file():
         raise InputError("report-out-is-a-file", out=out)
-    comparison = compare_runs(read_runs(folders))
-    if out is not None:
-        from sihg.report.training_report import report_training
+    with unpacked(_paths(runs)) as found:
+        comparison = compare_runs(read_runs(found.folders), found.shown)
+        if out is not None:
+            from sihg.report.training_report import report_training
 
-        report_training(folders, Path(out))
+            report_training(found.folders, Path(out))
     return comparison
+
+
+def pack(folders: str | Path | Sequence[str | Path], out: str | Path, *, overwrite: bool = False) -> int:
+    """Write the records of runs into one zip file, which `compare` reads; nothing that weighs much.
+
+    Args:
+        folders: Run folders, or folders with run folders at any depth.
+        out: The zip file to write.
+        overwrite: Replace the file if it exists.
+    Returns:
+        The number of runs.
+    Raises:
+        InputError: There is no run, a record was changed after it was written, or `out` exists or is no .zip file.
+    Example:
+        >>> pack("nowhere", "records.zip")
+        Traceback (most recent call last):
+        sihg.errors.InputError: nowhere has no config.toml and no folder with one: ...
+    """
+    from sihg.store.archive import pack_runs
+
+    return pack_runs(_paths(folders), out, overwrite=overwrite)
 
 
 def _paths(folders: str | Path | Sequence[str | Path]) -> list[Path]:

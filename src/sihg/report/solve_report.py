@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sihg.report.figures.convergence import Cost, convergence
+from sihg.report.figures.phase_panels import MOST_TOGETHER, trajectory_panels
 from sihg.report.figures.phase_plane import trajectories
 from sihg.report.figures.style import figure_style, save_figure
 from sihg.report.page.html import (
@@ -21,6 +22,7 @@ from sihg.report.read.runs import setting_text
 from sihg.report.read.solves import MethodRun, Solved, read_solved
 from sihg.report.tables.table import Cell, Column, Table, as_csv, as_markdown, cell_text, count
 from sihg.store.files import write_text
+from sihg.store.sums import refresh_sums
 
 RESULTS = (
     *("method", "iterations", "w_gradients", "delta_gradients", "seconds", "saddle_norm_squared"),
@@ -35,10 +37,16 @@ def report_solve(folder: Path) -> list[Path]:
     """Write figures, tables and index.html into the folder of a `sihg solve --out`; return their paths."""
     folder = Path(folder)
     solved = read_solved(folder)
+    with refresh_sums(folder):
+        return _write(folder, solved)
+
+
+def _write(folder: Path, solved: Solved) -> list[Path]:
     with figure_style():
         drawn = {name: convergence(solved, cost) for name, cost in FIGURES.items()}
         if solved.field is not None:
-            drawn["trajectories"] = trajectories(solved, solved.field)
+            draw = trajectories if len(solved.methods) <= MOST_TOGETHER else trajectory_panels
+            drawn["trajectories"] = draw(solved, solved.field)
         figures = [
             DrawnFigure(svg, png, *caption_of(name))
             for name, figure in drawn.items()

@@ -18,7 +18,7 @@ def check_watch(folders: Sequence[Path], seconds: float) -> None:
     if not 1 <= seconds < inf:
         raise InputError("watch-seconds", seconds=seconds)
     for folder in folders:
-        if (folder / "summary.json").is_file():
+        if any((folder / name).is_file() for name in ("summary.json", "profile.json")):
             raise InputError("watch-solve", folder=folder)
         if not folder.is_dir():
             result_kind(folder)  # raises

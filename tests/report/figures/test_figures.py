@@ -254,6 +254,13 @@ def test_the_best_so_far_has_the_limits_of_the_learning_curves(tmp_path: Path) -
     assert limits[0][0][3] > 0.9
 
 
+def test_bands_are_not_cut(tmp_path: Path) -> None:
+    for seed, natural in enumerate((0.3, 0.7)):
+        write_run(tmp_path / f"m-s{seed}", rows([natural, natural], [0.1, 0.1]), seed=seed)
+    for axes in learning_curves(read(tmp_path)).axes:
+        assert axes.get_ylim()[1] >= 0.7
+
+
 def test_short_and_long_costs_are_plain_numbers(tmp_path: Path) -> None:
     done = [{**row, "seconds": row["seconds"] / 25, "step": 1000 * row["step"]} for row in rows([0.4, 0.9], [0.3, 0.2])]
     write_run(tmp_path / "m", done)

@@ -124,5 +124,5 @@ def test_the_processed_curve_is_the_best_so_far(tmp_path: Path) -> None:
         (1, 0.5, 0.2),
         (3, 0.5, 0.2),
         (4, 0.7, 0.4),
-        (5, 0.7, 0.4),
+        (5, 0.8, 0.4),
     ]

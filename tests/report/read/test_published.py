@@ -45,7 +45,7 @@ def test_numbers_of_the_paper() -> None:
     assert quoted.best == {}
     assert quoted.trials is None
     assert quoted.citation(best=True).endswith(", Table 3 (section 5)")
-    assert quoted.recipe == {}
+    assert quoted.recipe["epochs"] == 36  # the authors', not the paper's 30
 
 
 @pytest.mark.parametrize(
@@ -54,6 +54,10 @@ def test_numbers_of_the_paper() -> None:
 )
 def test_other_settings_have_no_published_result(change: dict[str, Any]) -> None:
     assert find_published({**MNIST, **change}) is None
+
+
+def test_both_networks_that_the_papers_words_allow_have_its_results() -> None:
+    assert find_published({**MNIST, "model": "norm-cnn"}) == find_published(MNIST) is not None
 
 
 @pytest.mark.parametrize("name", ["mnist", "svhn", "cifar10"])
@@ -129,7 +133,8 @@ def test_a_method_can_have_its_own_recipe() -> None:
     assert (recipe("msi-hg")["optimizer.theta"], recipe("pgd")["optimizer.theta"]) == (1, 0)
     assert (recipe("msi-hg")["method.tau"], recipe("msi-hg", **svhn)["method.tau"]) == (0.2, "6/255")
     assert recipe("yopo")["epochs"] == 50
-    assert recipe("yopo", **svhn).keys() == {"samples", "flip", "crop", "method.outer", "method.inner"}
+    assert (recipe("yopo", **svhn)["batch_size"], recipe("pgd", **svhn)["batch_size"]) == (256, 100)
+    assert recipe("yopo", **svhn)["schedule.name"] == "piecewise"
 
 
 @pytest.mark.parametrize("name", ["mnist", "svhn", "cifar10"])

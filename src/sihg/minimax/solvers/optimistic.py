@@ -15,6 +15,7 @@ class OptimisticState(State):
 
     g_w: Tensor | None = None
     g_delta: Tensor | None = None
+    sigma: float | None = None  # the step that led here
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,9 @@ class Optimistic(Method[OptimisticState]):
     def step(self, oracle: Oracle, s: OptimisticState, i: int) -> OptimisticState:  # noqa: ARG002
         """Do one iteration."""
         g_w, g_delta = oracle.gradients(s.w, s.delta)
-        ahead_w = g_w if s.g_w is None else hybrid(g_w, s.g_w, 1.0)
-        ahead_delta = g_delta if s.g_delta is None else hybrid(g_delta, s.g_delta, 1.0)
+        theta = 1.0 if s.sigma is None else s.sigma / self.sigma  # with steps that vary, as in Malitsky & Tam 2020
+        ahead_w = g_w if s.g_w is None else hybrid(g_w, s.g_w, theta)
+        ahead_delta = g_delta if s.g_delta is None else hybrid(g_delta, s.g_delta, theta)
         w = oracle.prox_f(s.w - self.sigma * ahead_w, self.sigma)
-        return OptimisticState(w, oracle.prox_g(s.delta + self.tau * ahead_delta, self.tau), g_w=g_w, g_delta=g_delta)
+        delta = oracle.prox_g(s.delta + self.tau * ahead_delta, self.tau)
+        return OptimisticState(w, delta, g_w=g_w, g_delta=g_delta, sigma=self.sigma)

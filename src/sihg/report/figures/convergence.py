@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.typing import LineStyleType
 from numpy.typing import NDArray
 
-from sihg.report.figures.style import QUIET, CurveName, fit_text, name_curves, number_log_axis
+from sihg.report.figures.style import LINE, LONGEST_NAME, QUIET, CurveName, fit_text, name_curves, number_log_axis
 from sihg.report.read.evaluations import Floats
 from sihg.report.read.palette import look
 from sihg.report.read.solves import MethodRun, Solved
@@ -21,9 +21,11 @@ Cost = Literal["iteration", "gradients"]
 AXES: dict[Cost, str] = {"iteration": "iterations K", "gradients": "block gradients, in w and δ together"}
 SMALLEST = 1e-34  # smaller squared norms are rounding errors
 GROWTH = 1e4  # a curve that ends this many times above the start has diverged
-WIDTH, HEIGHT = 5.2, 6.2
+PANEL_WIDTH, PANEL_HEIGHT = 3.32, 2.015  # inches; panels are higher if there are more names than fit beside them
 LEFT, BOTTOM, RIGHT, TOP, BETWEEN = 0.64, 1.05, 1.24, 0.72, 0.4  # margins in inches
+SHORT_NAME, LETTER = 13, 0.075  # letters of a name for which RIGHT has room, and inches per further letter
 DASHES = (0, (5, 3))
+WITH_RULE = (0, (3, 1))  # of a method with steps of its own rule, such as ssi-hg@adaptive
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,16 +40,19 @@ class Track:
 
 def convergence(solved: Solved, cost: Cost) -> Figure:
     """Draw all methods over their cost: above, the average that Theorem 1 bounds; below, the iterates."""
-    figure = Figure(figsize=(WIDTH, HEIGHT))
-    height = (HEIGHT - BOTTOM - TOP - BETWEEN) / 2
-    across = LEFT / WIDTH, 1 - (LEFT + RIGHT) / WIDTH
+    longest = max(min(len(run.row.method), LONGEST_NAME) for run in solved.methods)
+    width = LEFT + PANEL_WIDTH + RIGHT + LETTER * max(0, longest - SHORT_NAME)
+    height = max(PANEL_HEIGHT, LINE * (len(solved.methods) + 1))
+    whole = BOTTOM + 2 * height + BETWEEN + TOP
+    figure = Figure(figsize=(width, whole))
     low, high = _costs(solved.methods, cost)
     used: set[str] = set()
     for title, thick, bottom in (
         ("average of ‖F‖² so far", True, BOTTOM + height + BETWEEN),
         ("‖F‖² at the iterate", False, BOTTOM),
     ):
-        axes = figure.add_axes((across[0], bottom / HEIGHT, across[1], height / HEIGHT), xscale="log", yscale="log")
+        box = (LEFT / width, bottom / whole, PANEL_WIDTH / width, height / whole)
+        axes = figure.add_axes(box, xscale="log", yscale="log")
         axes.set_xlim(low / 1.1, high * 1.1)
         axes.grid(visible=True)
         axes.set_title(title, fontsize=10, fontweight="normal", pad=7)
@@ -56,7 +61,7 @@ def convergence(solved: Solved, cost: Cost) -> Figure:
             number_log_axis(axis, numbered=numbered)
     axes.set_xlabel(AXES[cost])
     name = fit_text(solved.summary.problem, 40)
-    figure.text(LEFT / WIDTH, 1 - 0.22 / HEIGHT, name, fontsize=12, fontweight="bold", va="center", parse_math=False)
+    figure.text(LEFT / width, 1 - 0.22 / whole, name, fontsize=12, fontweight="bold", va="center", parse_math=False)
     _legend(figure, used)
     return figure
 
@@ -106,7 +111,7 @@ def _name_curves(axes: Axes, tracks: Sequence[Track]) -> None:
         end = float(track.y[-1]) if len(track.y) else 0.0
         height = log10(min(max(end, bottom), top) / bottom) / log10(top / bottom)
         method = track.run.row.method
-        names.append((end, CurveName(fit_text(method, 13), look(method), height, len(track.y) > 0)))
+        names.append((end, CurveName(fit_text(method, LONGEST_NAME), look(method), height, len(track.y) > 0)))
     name_curves(axes, [name for _, name in sorted(names, key=lambda pair: (pair[1].height, pair[0]))])
 
 
@@ -142,7 +147,8 @@ def _draw(axes: Axes, track: Track, place: float, zorder: float, thick: bool) ->
     colour, marker = look(track.run.row.method)
     kept = thin_curve(track.x, track.y)
     finite = np.where(np.isfinite(track.y), track.y, np.nan)
-    (line,) = axes.plot(track.x[kept], finite[kept], color=colour, zorder=zorder)
+    style = WITH_RULE if "@" in track.run.row.method else "-"
+    (line,) = axes.plot(track.x[kept], finite[kept], color=colour, linestyle=style, zorder=zorder)
     line.set(linewidth=2.2 if thick else 0.9, alpha=None if thick else 0.8)
     if track.bound is not None:
         kept = thin_curve(track.x, track.bound)
@@ -197,7 +203,8 @@ def _legend(figure: Figure, used: set[str]) -> None:
     }
     signs["nothing"].set_fillstyle("none")
     handles = [sign for name, sign in signs.items() if name in used]
-    where = ((LEFT - 0.1) / WIDTH, (BOTTOM - 0.5) / HEIGHT)
+    width, height = figure.get_size_inches()
+    where = (float((LEFT - 0.1) / width), float((BOTTOM - 0.5) / height))
     figure.legend(handles=handles, loc="upper left", bbox_to_anchor=where, ncols=2, frameon=False, columnspacing=2)
 
 

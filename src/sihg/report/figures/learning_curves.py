@@ -25,7 +25,7 @@ from sihg.report.figures.style import (
 )
 from sihg.report.read.evaluations import Floats
 from sihg.report.read.runs import Entry, TrainingRun
-from sihg.store.schema import MetricsRow
+from sihg.store.schema import MetricsRow, merit
 
 Cost = Literal["step", "passes", "seconds"]
 AXES: dict[Cost, str] = {
@@ -92,7 +92,7 @@ def best_so_far(run: TrainingRun) -> list[MetricsRow]:
     best: MetricsRow | None = None
     rows = []
     for row in (row for row in run.rows if row.robust is not None):
-        if best is None or (row.robust or 0.0) > (best.robust or 0.0):
+        if best is None or merit(row) > merit(best):
             best = row
         rows.append(msgspec.structs.replace(row, natural=best.natural, robust=best.robust, accuracy=None))
     return rows
@@ -147,8 +147,8 @@ def _panel(axes: Axes, entries: Sequence[Entry], cost: Cost, best: bool) -> set[
 
 def _set_limits(axes: Axes, drawn: Sequence[Track], cost: Cost) -> None:
     """Set the limits: accuracy from 0 %, or from below the lowest if that is high; costs logarithmic if far apart."""
-    highest = max((float(track.y.max()) for track in drawn), default=1.0)
-    lowest = min((float(track.y.min()) for track in drawn), default=0.0)
+    highest = max((float(np.fmax(track.y, track.high).max()) for track in drawn), default=1.0)  # no band: NaN
+    lowest = min((float(np.fmin(track.y, track.low).min()) for track in drawn), default=0.0)
     axes.set_ylim(max(floor(10 * lowest - 1) / 10, 0) if lowest > 0.4 else 0, min(max(1.08 * highest, 0.1), 1.0))
     ends = [float(track.x[-1]) for track in drawn]
     starts = [float(track.x[0]) for track in drawn]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sihg.report.figures.style import INK, QUIET, fit_text, show_plain_text
 from sihg.report.read.evaluations import Floats
 from sihg.report.read.palette import look
+from sihg.report.read.path_cycles import find_limit_cycle
 from sihg.report.read.solves import MethodRun, Solved
 from sihg.store.schema import SolveField
 
@@ -32,13 +33,13 @@ def trajectories(solved: Solved, field: SolveField) -> Figure:
     width, height = LEFT + SIDE + RIGHT, under + SIDE + TOP
     figure = Figure(figsize=(width, height))
     axes = figure.add_axes((LEFT / width, under / height, SIDE / width, SIDE / height))
-    window = _window(field)
+    window = field_window(field)
     axes.set(xlim=window[:2], ylim=window[2:], xlabel="w", ylabel="δ")
     axes.set_title(f"{fit_text(solved.summary.problem, 40)}: trajectories", parse_math=False)
     spans = window[1] - window[0], window[3] - window[2]
     if max(spans) <= MOST_ASPECT * min(spans):
         axes.set_aspect("equal", adjustable="box", anchor="NW")
-    _arrows(axes, field)
+    draw_arrows(axes, field, ARROWS)
     if field.box:
         w0, w1, d0, d1 = field.box
         axes.add_patch(Rectangle((w0, d0), w1 - w0, d1 - d0, fill=False, edgecolor=QUIET, linewidth=1.2, zorder=1.5))
@@ -52,15 +53,15 @@ def trajectories(solved: Solved, field: SolveField) -> Figure:
     return figure
 
 
-def _window(field: SolveField) -> Window:
+def field_window(field: SolveField) -> Window:
     """Return the limits of the grid plus 4 %, so that the edge of a box is visible."""
     w, delta = 0.04 * np.ptp(field.w), 0.04 * np.ptp(field.delta)
     return field.w[0] - w, field.w[-1] + w, field.delta[0] - delta, field.delta[-1] + delta
 
 
-def _arrows(axes: Axes, field: SolveField) -> None:
+def draw_arrows(axes: Axes, field: SolveField, per_side: int) -> None:
     """Draw unit arrows, except where the field is zero or not finite."""
-    rows, columns = (slice(None, None, -(-len(grid) // ARROWS)) for grid in (field.delta, field.w))
+    rows, columns = (slice(None, None, -(-len(grid) // per_side)) for grid in (field.delta, field.w))
     x, y = (np.array(values, dtype=np.float64)[rows, columns] for values in (field.dw, field.ddelta))  # null: NaN
     length = np.hypot(x, y)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -82,6 +83,10 @@ def _draw(axes: Axes, run: MethodRun, window: Window, order: int) -> Line2D:
     (line,) = axes.plot(*drawn.T, color=colour, alpha=0.85, zorder=zorder)
     line.set(linewidth=1.2 if len(drawn) < LONG else 0.7, rasterized=len(drawn) > HUGE)
     entry = Line2D([], [], color=colour, linewidth=1.6, marker=marker, markersize=6, label=name)
+    cycle = find_limit_cycle(run.path) if run.path is not None else None
+    if cycle is not None:
+        axes.plot(*cycle.T, color=colour, linewidth=2.4, alpha=0.85, zorder=zorder, rasterized=len(cycle) > HUGE)
+        entry.set_label(f"{name}: cycle")
     finite = path[np.isfinite(path).all(axis=1)]
     if not len(finite):
         entry.set_label(f"{name}: no points")

@@ -24,6 +24,18 @@ LOOKS = {
     "optimistic": Look("#882255", "d"),
 }
 OTHERS = (Look("#44aa99", "<"), Look("#999933", ">"), Look("#332288", "8"), Look("#aa4499", "H"))
+# Further methods of solving: colours of a related method with other markers.
+VARIANTS = {
+    "adaptive-eg+": Look("#000000", "^"),
+    "curvature-eg+": Look("#000000", "v"),
+    "inexact-ppm": Look("#0072b2", "^"),
+    "ogda+": Look("#882255", "v"),
+    "feg": Look("#cc79a7", "^"),
+    "ds-gda": Look("#d55e00", "^"),
+    "altgda": Look("#d55e00", "v"),
+    "spdhg-importance": Look("#009e73", "^"),
+    "spdhg-balanced": Look("#009e73", "v"),
+}
 # Methods of training share the palette: they never meet those above in a figure.
 TRAINING = {
     "msi-hg": LOOKS["ssi-hg"],
@@ -34,14 +46,26 @@ TRAINING = {
     "fgsm": LOOKS["extragradient"],
     "natural": LOOKS["eg+"],
     "yopo": LOOKS["optimistic"],
+    "atta": OTHERS[0],
     "trades": OTHERS[1],
     "ibp": OTHERS[2],
+    "fgsm-pgi": OTHERS[3],
+    "n-fgsm": Look("#117733", "^"),
+    "mart": Look("#888888", "v"),
 }
 
 
 def look(method: str) -> Look:
-    """Return the colour and marker of a method, by its name alone."""
-    return LOOKS.get(method) or TRAINING.get(method) or OTHERS[crc32(method.encode()) % len(OTHERS)]
+    """Return the colour and marker of a method, by its name alone; those of METHOD@RULE differ in the marker."""
+    method, at, _ = method.partition("@")
+    if at:
+        return Look(look(method).colour, "*")
+    return (
+        LOOKS.get(method)
+        or VARIANTS.get(method)
+        or TRAINING.get(method)
+        or OTHERS[crc32(method.encode()) % len(OTHERS)]
+    )
 
 
 def looks(methods: Sequence[str]) -> list[Look]:

@@ -61,7 +61,7 @@ def find_published(settings: Mapping[str, Value]) -> Published | None:
     """Return the paper's result for this data set, model, ball and method, or None."""
     for source in _papers():
         method = source.methods.get(str(settings.get("method.name")))
-        if method and all(_is_same(settings.get(key), value) for key, value in source.setting.items()):
+        if method and all(_is_among(settings.get(key), value) for key, value in source.setting.items()):
             final, best = _spreads(method.final, source.trials), _spreads(method.best, source.trials)
             return Published(
                 name=method.name,
@@ -113,6 +113,11 @@ def _papers() -> tuple[_Paper, ...]:
     folder = files("sihg.report.read").joinpath("paper")
     texts = [folder.joinpath(f"{name}.toml").read_text(encoding="utf-8") for name in ("mnist", "svhn", "cifar10")]
     return tuple(msgspec.convert(tomllib.loads(text), _Paper) for text in texts)
+
+
+def _is_among(value: Value | None, theirs: Value) -> bool:
+    """Whether a setting is the paper's or, where the file lists several that its words allow, one of these."""
+    return any(_is_same(value, one) for one in (theirs if isinstance(theirs, list | tuple) else [theirs]))
 
 
 def _is_same(value: Value | None, theirs: Value) -> bool:

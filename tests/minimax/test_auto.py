@@ -1,0 +1,100 @@
+"""The choice of a method by trials."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from sihg.minimax import Problem, SolveState, compare, solve, zoo
+from sihg.minimax.auto import FIRST_BUDGET
+from sihg.minimax.comparison import Comparison
+from sihg.minimax.solvers import method_name
+from tests.minimax.problems import nonlinear
+from tests.refused import refused
+
+
+@pytest.mark.parametrize("name", ["ridge", "weak-mvi", "matrix-game"])
+def test_auto_runs_the_best_candidate_from_the_start(name: str) -> None:
+    problem = zoo.get(name).problem
+    result = solve(problem, "auto", iterations=20, record_every=5)
+    best = min(
+        result.candidates,
+        key=lambda candidate: (-rounds(candidate.gradients, problem.n), candidate.saddle_norm_squared),
+    )
+    assert method_name(result.state.method) == best.method
+    assert result.steps.source.startswith(f"auto: {best.method} with {best.steps} steps, |F|^2 ")
+    alone = solve(problem, best.method, steps=best.steps, iterations=20, record_every=5)
+    assert torch.equal(torch.as_tensor(result.w), torch.as_tensor(alone.w))
+    tried = sum(candidate.gradients for candidate in result.candidates)
+    ours, theirs = (r.state.w_gradients + r.state.delta_gradients for r in (result, alone))
+    assert ours == theirs + tried
+    first = result.history["w_gradients"][0] + result.history["delta_gradients"][0]
+    assert first == tried
+
+
+def rounds(gradients: int, n: int) -> int:
+    """Return how many rounds a candidate took part in: they cost 40 n, 80 n, 160 n, ... block gradients."""
+    return next(r for r in range(10) if gradients < 1.9 * FIRST_BUDGET * n * 2**r)
+
+
+def test_candidates_get_equal_gradients() -> None:
+    """Within a round candidates differ by less than one iteration, or stop early at a solution."""
+    problem = nonlinear(4).problem()
+    counts = sorted(candidate.gradients for candidate in solve(problem, "auto", iterations=1).candidates)
+    assert len(counts) == 10
+    for k, count in enumerate(counts):
+        r = 0 if k < 5 else 1 if k < 7 else 2 if k < 8 else 3
+        wanted = FIRST_BUDGET * problem.n * (2 ** (r + 1) - 1)
+        assert wanted <= count < wanted + 200, (k, counts)
+
+
+def test_auto_is_the_same_again_and_continues(tmp_path: Path) -> None:
+    problem = nonlinear(3).problem()
+    whole = solve(problem, "auto", iterations=30)
+    half = solve(problem, "auto", iterations=10)
+    state = SolveState.load(half.state.save(tmp_path / "state.safetensors"))
+    assert state.candidates == whole.candidates
+    rest = solve(problem, "auto", iterations=20, state=state)
+    assert torch.equal(torch.as_tensor(rest.w), torch.as_tensor(whole.w))
+    assert rest.state.w_gradients == whole.state.w_gradients
+
+
+def test_steps_restrict_the_candidates() -> None:
+    result = solve(nonlinear(2).problem(), "auto", steps="adaptive", iterations=1)
+    assert {candidate.steps for candidate in result.candidates} == {"adaptive"}
+    with refused("unknown-steps", name="fast"):
+        solve(nonlinear(2).problem(), "auto", steps="fast")
+
+
+def test_candidates_that_cannot_begin_are_passed_over() -> None:
+    """Without coupling the theorems choose no steps, but extragradient and its like have 1/L."""
+
+    def phi(w: Tensor, delta: Tensor, index: Tensor) -> Tensor:
+        return ((w - 1).square().sum() / 2 - delta.square() / 2)[:, 0] * (index < 2)
+
+    problem = Problem(phi, torch.zeros(1), torch.ones(2, 1))
+    result = solve(problem, "auto", iterations=40)
+    assert {candidate.method for candidate in result.candidates} == {"extragradient", "eg+", "optimistic"}
+    assert result.history["saddle_norm_squared"][-1] < 1e-7
+
+
+def test_auto_in_a_comparison(tmp_path: Path) -> None:
+    settings = {"iterations": 30, "record_every": 10}
+    row, other = compare("weak-mvi", "auto,gda", **settings).methods  # type: ignore[arg-type]
+    assert (row.method, other.method) == ("auto", "gda")
+    assert row.source.startswith("auto: ")
+    compare("weak-mvi", "auto", folder=tmp_path / "c", **{**settings, "iterations": 10})  # type: ignore[arg-type]
+    resumed = Comparison.resumed(tmp_path / "c", 30)
+    again = resumed.run("auto")
+    resumed.close()
+    assert (again.saddle_norm_squared, again.w_gradients) == (row.saddle_norm_squared, row.w_gradients)
+
+
+def test_a_resumed_choice_takes_no_numbers_either() -> None:
+    problem = zoo.get("weak-mvi").problem
+    state = solve(problem, "auto", iterations=5).state
+    with refused("auto-settings", name="sigma"):
+        solve(problem, "auto", state=state, sigma=0.1)
+    with refused("auto-settings", name="tau"):
+        solve(problem, "auto", state=state, steps={"tau": 0.1})
