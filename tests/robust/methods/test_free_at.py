@@ -73,3 +73,14 @@ def test_a_state_continues_the_same_run() -> None:
     fresh = FreeAT(eps=EPS)
     fresh.load_state({}, 0)
     assert fresh.delta is None
+
+
+def test_a_replay_within_autocast_sees_the_new_weights() -> None:
+    """Autocast keeps 16-bit copies of the weights; they must not outlive a step of the optimiser."""
+    batch, found = one_batch(dtype=torch.float32), []
+    for cache in (True, False):
+        model = net("plain", dtype=torch.float32)
+        with torch.autocast("cpu", torch.bfloat16, cache_enabled=cache):
+            FreeAT(eps=EPS, replays=3).step(model, batch, torch.optim.SGD(model.parameters(), lr=0.5))
+        found.append(weights(model))
+    assert torch.equal(*found)

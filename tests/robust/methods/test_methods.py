@@ -15,6 +15,8 @@ from sihg.robust.methods.registry import method_class
 from tests.refused import refused
 from tests.robust.methods.nets import net, one_batch, sgd, weights
 
+WITH_MEMORY = ("atta", "fgsm-pgi", "msi-hg")
+
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "ibp"])  # which is for linf, without such layers
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
@@ -67,6 +69,8 @@ def test_the_ball_of_tables() -> None:
         ("pgd", {"statistics": "x"}, "setting-value"),
         ("msi-hg", {"statistics": "x"}, "setting-value"),
         ("fast", {"alpha": math.nan}, "setting-value"),
+        ("n-fgsm", {"k": -1.0}, "setting-value"),
+        ("n-fgsm", {"alpha": 0.0}, "setting-value"),
         ("free", {"replays": 0}, "setting-value"),
         ("dat", {"fosc_max": math.nan}, "setting-value"),
         ("dat", {"control_epochs": 0}, "setting-value"),
@@ -75,6 +79,21 @@ def test_the_ball_of_tables() -> None:
         ("yopo", {"inner": -1}, "setting-value"),
         ("yopo", {"stem_gradient": "x"}, "setting-value"),
         ("trades", {"beta": -1.0}, "setting-value"),
+        ("mart", {"beta": -1.0}, "setting-value"),
+        ("mart", {"steps": 0}, "setting-value"),
+        ("atta", {"steps": 0}, "setting-value"),
+        ("atta", {"reset": -1}, "setting-value"),
+        ("atta", {"noise": -0.1}, "setting-value"),
+        ("atta", {"eps": 0.0}, "eps-zero"),
+        ("fgsm-pgi", {"alpha": 0.0}, "setting-value"),
+        ("fgsm-pgi", {"momentum_decay": -0.1}, "setting-value"),
+        ("fgsm-pgi", {"momentum_decay": 1.5}, "setting-value"),
+        ("fgsm-pgi", {"regularization": -1.0}, "setting-value"),
+        ("fgsm-pgi", {"augment_delta": "x"}, "setting-value"),
+        ("pgd", {"label_smoothing": 1.0}, "setting-value"),
+        ("trades", {"label_smoothing": -0.1}, "setting-value"),
+        ("free", {"awp_gamma": -1.0}, "setting-value"),
+        ("yopo", {"awp_warmup": -1.0}, "setting-value"),
         ("ibp", {"interval": 1.5}, "setting-value"),
         ("ibp", {"norm": "l2"}, "interval-loss-norm"),
         ("msi-hg", {"eps": 0.0}, "eps-zero"),
@@ -126,7 +145,7 @@ def test_every_method_has_its_settings_and_adds_none() -> None:
         kind = method_class(name)
         assert issubclass(kind, entry.settings)
         added = {f.name for f in fields(kind) if f.init} - method_fields(name).keys()
-        assert added == ({"memory"} if name == "msi-hg" else set())
+        assert added == ({"memory"} if name in WITH_MEMORY else set())
     assert method_fields("pgd")["statistics"].metadata["choices"] == tuple(STATISTICS)
 
 

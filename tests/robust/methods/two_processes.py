@@ -16,19 +16,25 @@ from sihg.core.hybrid import HybridGradient
 from sihg.robust.data.batches import Batch
 from sihg.robust.data.sharded_sampler import ShardedBatchSampler
 from sihg.robust.memory import PerturbationMemory
-from sihg.robust.methods import DAT, IBP, MSIHG, PGDAT, TRADES, FreeAT
+from sihg.robust.methods import ATTA, DAT, FGSMPGI, IBP, MART, MSIHG, NFGSM, PGDAT, TRADES, FreeAT
 from sihg.robust.methods.base import Method
+from sihg.robust.methods.memory_method import MemoryMethod
 from tests.refused import refused
 
-WORLD, N, SHAPE, CLASSES, EPS, EPOCHS, BATCH = 2, 30, (1, 4, 4), 3, 0.2, 2, 8
-METHODS: dict[str, Callable[[PerturbationMemory], Method]] = {
-    "msi-hg": lambda memory: MSIHG(eps=EPS, tau=0.1, steps=2, noise=0, memory=memory),
-    "msi-hg, interval": lambda memory: MSIHG(eps=EPS, tau=0.1, steps=2, noise=0, interval=0.5, memory=memory),
-    "pgd": lambda _: PGDAT(eps=EPS, steps=2),
-    "dat": lambda _: DAT(eps=EPS, steps=2, control_epochs=2),
-    "trades": lambda _: TRADES(eps=EPS, steps=2),
-    "ibp": lambda _: IBP(eps=EPS),
-    "free": lambda _: FreeAT(eps=EPS, replays=2),
+WORLD, N, SHAPE, CLASSES, EPS, EPOCHS, BATCH = 2, 30, (1, 4, 4), 3, 0.2, 3, 8
+METHODS: dict[str, Callable[[], Method]] = {
+    "msi-hg": lambda: MSIHG(eps=EPS, tau=0.1, steps=2, noise=0),
+    "msi-hg, interval": lambda: MSIHG(eps=EPS, tau=0.1, steps=2, noise=0, interval=0.5),
+    "pgd": lambda: PGDAT(eps=EPS, steps=2),
+    "pgd, awp": lambda: PGDAT(eps=EPS, steps=2, awp_gamma=0.1, label_smoothing=0.2),
+    "n-fgsm": lambda: NFGSM(eps=EPS, k=1.0),
+    "mart": lambda: MART(eps=EPS, steps=2),
+    "atta": lambda: ATTA(eps=EPS),
+    "fgsm-pgi": lambda: FGSMPGI(eps=EPS),
+    "dat": lambda: DAT(eps=EPS, steps=2, control_epochs=2),
+    "trades": lambda: TRADES(eps=EPS, steps=2),
+    "ibp": lambda: IBP(eps=EPS),
+    "free": lambda: FreeAT(eps=EPS, replays=2),
 }
 
 
@@ -48,8 +54,11 @@ def optimize(model: nn.Module) -> HybridGradient:
 
 
 def make_method(name: str, rank: int, world_size: int = WORLD) -> Method:
-    memory = PerturbationMemory(N, SHAPE, EPS, dtype="fp32", rank=rank, world_size=world_size)
-    return METHODS[name](memory)
+    method = METHODS[name]()
+    if isinstance(method, MemoryMethod):
+        shape = method.row_shape(SHAPE)
+        method.memory = PerturbationMemory(N, shape, EPS, dtype="fp32", rank=rank, world_size=world_size)
+    return method
 
 
 def loop(rank: int, world_size: int = WORLD, *, sized: bool = True) -> Iterator[Batch]:
@@ -115,6 +124,8 @@ def with_fsdp(name: str, rank: int, *, parts: bool) -> dict[str, Tensor]:
         fully_shard(model[0], mesh=mesh)  # type: ignore[index]
     fully_shard(model, mesh=mesh)
     method, optimizer = make_method(name, rank), optimize(model)
+    with refused("awp-sharded"):
+        PGDAT(eps=EPS, awp_gamma=0.1).step(model, next(loop(rank)), optimizer)
     for number, batch in enumerate(loop(rank)):
         method.step(model, batch, optimizer)
         if number == 2:  # a state of sharded gradients can be loaded

@@ -64,7 +64,23 @@ def test_small_images_keep_their_size_in_the_stem() -> None:
     assert split_stem(build("small-cnn", (1, 17, 17), 10))[0](torch.rand(1, 1, 17, 17)).shape == (1, 16, 9, 9)
 
 
-@pytest.mark.parametrize("name", MODELS)
+def test_norm_cnn_is_what_its_lines_say() -> None:
+    model = build("norm-cnn", (1, 28, 28), 10, seed=3)
+    state = model.state_dict()
+    named = {name: value for name, value in state.items() if value.dim() > 1}
+    (a, b, c, w), w0 = named.values(), state["body.7.bias"]
+    x = torch.rand(4, 1, 28, 28)
+    h = x
+    for weight in (a, b, c):
+        h = conv2d(h, weight, stride=2, padding=1)
+        n = weight.shape[0]
+        h = relu(batch_norm(h, torch.zeros(n), torch.ones(n), training=True))  # scale 1 and shift 0 at the start
+    torch.testing.assert_close(model(x), linear(h.permute(0, 2, 3, 1).flatten(1), w, w0))
+    bound = (9 * 16) ** -0.5  # torch's own: uniform up to 1 / sqrt(fan-in)
+    assert bound * 0.98 < float(b.abs().max()) <= bound
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "norm-cnn"])
 def test_weights_are_kaiming_normal_and_biases_zero(name: str) -> None:
     model = build(name, (3, 32, 32), 10)
     for layer in model.modules():

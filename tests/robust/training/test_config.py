@@ -22,11 +22,12 @@ from sihg.robust.training.config import (
     resolve_name,
 )
 from sihg.robust.training.optimizer import build_optimizer
+from sihg.store.archive import unpacked
 from sihg.store.files import from_toml
 from sihg.store.run_folder import RunFolder
 from tests.refused import refused
 
-RECORDS = Path(__file__).parents[3] / "docs" / "results" / "records"
+ARCHIVES = Path(__file__).parents[3] / "results"
 
 
 def changed(**values: Any) -> Settings:
@@ -115,7 +116,7 @@ def test_a_wrong_value_is_named_with_its_setting() -> None:
         ("optimizer.", "unknown-setting", "'optimizer.'"),
         ("data.path", "unknown-setting", "'data.path'"),
         ("replays", "setting-of-another-method", "which belongs to free: leave it out"),
-        ("method.replays", "option-unknown", "its settings are eps, norm, bounds, ramp, tau"),
+        ("method.replays", "option-unknown", "its settings are eps, norm, bounds, ramp, label_smoothing"),
         ("method.eps", "run-setting", "belongs to the whole run, not to its method"),
     ],
 )
@@ -342,8 +343,16 @@ def test_a_file_may_be_written_like_a_preset(tmp_path: Path) -> None:
         read_settings(path)
 
 
-@pytest.mark.parametrize("path", sorted(RECORDS.rglob("config.toml")), ids=str)
-def test_the_configs_of_published_runs_still_read(path: Path) -> None:
+@pytest.mark.parametrize("archive", sorted(ARCHIVES.glob("*.zip")), ids=lambda path: path.name)
+def test_the_configs_of_published_runs_still_read(archive: Path) -> None:
+    with unpacked([archive]) as found:
+        configs = sorted(found.places[archive].rglob("config.toml"))
+        assert configs
+        for path in configs:
+            check_settings_are_kept(path)
+
+
+def check_settings_are_kept(path: Path) -> None:
     settings = read_run_settings(RunFolder(path.parent))
     table, kept = settings.as_dict(), from_toml(path)
     removed = {"accumulate"}  # is now `lanes`, which means another noise

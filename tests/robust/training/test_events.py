@@ -13,7 +13,7 @@ import torch
 
 from sihg.cli.main import main
 from sihg.robust import methods
-from sihg.robust.attacks.runner import check_model
+from sihg.robust.attacks.input_checks import check_model
 from sihg.robust.methods.registry import METHODS
 from sihg.robust.training.events import CheckpointSaved, EpochDone, StepDone, TrainingHistory
 from sihg.robust.training.fit import fit

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from sihg.core.processes import Processes, join_processes
 from sihg.errors import InputError
 from sihg.robust import models
 from sihg.robust.methods import METHODS
 from sihg.robust.training.config import Choice, read_run_settings, read_settings
-from sihg.robust.training.events import EpochDone, Event
+from sihg.robust.training.events import EpochDone, Event, Trained
 from sihg.robust.training.fit import fit, new_run, resume_run, run_in
 from sihg.robust.training.preflight import prepare
 from sihg.robust.training.trainer import Trainer
@@ -114,7 +115,8 @@ def test_settings_reach_the_run(tmp_path: Path) -> None:
         validation=10,
     )
     saved = read_run_settings(RunFolder.open(tmp_path / "run"))
-    assert saved.method == Choice("pgd", {"steps": 3, "ramp": 0.5, "statistics": "batch"})
+    usual = {"label_smoothing": 0.0, "awp_gamma": 0.0, "awp_warmup": 0.0}
+    assert saved.method == Choice("pgd", {"steps": 3, "ramp": 0.5, "statistics": "batch", **usual})
     assert (saved.optimizer.name, saved.optimizer.options["lr"], saved.theta) == ("adamw", 0.01, 0.0)
     assert (saved.schedule.name, saved.validation, saved.batch_size) == ("cosine", 10, 40)
     assert saved == saved.complete()
@@ -348,3 +350,22 @@ def test_a_search_of_a_threshold_is_refused_before_it_begins(tmp_path: Path) -> 
     with refused("no-threshold"):
         fit(own_model(), Pictures(), eps=0.1, epochs=1, search="threshold", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_joined_processes_must_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without them, each would train on its own, and write into the same folder."""
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "here"}.items():
+        monkeypatch.setenv(name, value)
+    for name, number in {"is_initialized": True, "get_rank": 0, "get_world_size": 2}.items():
+        monkeypatch.setattr(f"torch.distributed.{name}", lambda number=number: number)
+
+    def train(**options: Any) -> Trained:
+        return fit(own_model(), Pictures(), method="natural", eps=0.1, epochs=1, **options)
+
+    with join_processes():
+        with refused("processes-not-given", size=2):
+            train()
+        with refused("processes-not-given", size=2):
+            resume_run("any")
+        assert train(processes=Processes()).finished
+    assert train().finished  # nothing is joined any more

@@ -13,7 +13,6 @@ from sihg.core.processes import Processes
 from sihg.robust.data.batches import Batch, batches
 from sihg.robust.data.samples import Samples, as_samples
 from sihg.robust.methods import MSIHG, FreeAT, Log, Method, Natural, Optimizer
-from sihg.robust.methods.base import train_on
 from sihg.robust.training.preflight import preflight
 from sihg.robust.training.trainer import Trainer
 from tests.refused import refused
@@ -218,8 +217,8 @@ class Twice(Method):
     """Steps twice per batch, and does not say so."""
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
-        train_on(model, batch, batch.x, optimizer, 1.0)
-        return train_on(model, batch, batch.x, optimizer, 1.0)
+        Natural().step(model, batch, optimizer)
+        return Natural().step(model, batch, optimizer)
 
 
 class TwiceInRounds(Twice):
@@ -229,7 +228,7 @@ class TwiceInRounds(Twice):
 
     def rounds(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Iterator[Log]:
         for _ in range(2):
-            yield train_on(model, batch, batch.x, optimizer, 1.0)
+            yield Natural().step(model, batch, optimizer)
 
 
 class Never(Method):
@@ -237,8 +236,8 @@ class Never(Method):
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
         if batch.lane:
-            return train_on(model, batch, batch.x, optimizer, 1.0)
-        return train_on(model, batch, batch.x, torch.optim.SGD(model.parameters(), lr=0.0), 1.0)
+            return Natural().step(model, batch, optimizer)
+        return Natural().step(model, batch, torch.optim.SGD(model.parameters(), lr=0.0))
 
 
 def test_a_method_that_steps_twice_must_say_so() -> None:

@@ -211,7 +211,6 @@ from dataclasses import dataclass
 
 from sihg.errors import InputError
 from sihg.robust.methods import AdversarialMethod
-from sihg.robust.methods.base import train_on
 
 
 @dataclass(kw_only=True)
@@ -219,7 +218,7 @@ class Fails(AdversarialMethod):
     def step(self, model, batch, optimizer):
         if batch.lane == 1 and batch.step == 3:
             raise InputError("sample 17 cannot be used")
-        return train_on(model, batch, batch.x, optimizer, 1.0)
+        return self.train_on(model, batch, batch.x, optimizer, 1.0)
 """
 
 

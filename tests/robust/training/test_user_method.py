@@ -34,7 +34,6 @@ from torch import Tensor, nn
 from sihg.robust.gradients import inner_mode, slope
 from sihg.robust.memory import PerturbationMemory
 from sihg.robust.methods import AdversarialMethod, Log, Optimizer
-from sihg.robust.methods.base import train_on
 from sihg.robust.methods.settings import setting
 
 
@@ -61,7 +60,7 @@ class Momentum(AdversarialMethod):
         self.average[batch.index] = average
         feasible.climb_(delta, average, eps / 2)
         self.memory.write(batch.index, batch.epoch, delta)
-        log = train_on(model, batch, batch.x + delta, optimizer, passes=len(delta))
+        log = self.train_on(model, batch, batch.x + delta, optimizer, passes=len(delta))
         return replace(log, extra={"gradient_norm": float(average.norm())})
 
     def state(self, epoch: int) -> dict[str, Tensor]:
@@ -205,11 +204,10 @@ def test_a_class_without_a_step_is_refused(tmp_path: Path) -> None:
 def test_a_column_without_a_number_is_refused(tmp_path: Path, extra: str) -> None:
     path = tmp_path / "drifting.py"
     path.write_text(
-        "from dataclasses import dataclass, replace\nfrom sihg.robust.methods import AdversarialMethod\n"
-        "from sihg.robust.methods.base import train_on\n\n\n"
+        "from dataclasses import dataclass, replace\nfrom sihg.robust.methods import AdversarialMethod\n\n\n"
         "@dataclass(kw_only=True)\nclass Drifting(AdversarialMethod):\n"
         "    columns = ('drift',)\n\n    def step(self, model, batch, optimizer):\n"
-        f"        return replace(train_on(model, batch, batch.x, optimizer, passes=0), extra={extra})\n"
+        f"        return replace(self.train_on(model, batch, batch.x, optimizer, passes=0), extra={extra})\n"
     )
     with refused("method-column", name="drift"):
         sihg.fit(model(), digits(), method=f"{path}:Drifting", eps=0.1, epochs=1)

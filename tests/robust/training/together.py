@@ -47,6 +47,12 @@ CASES: dict[str, dict[str, Any]] = {
     "msi-hg l2": {"steps": 2, "norm": "l2", "eps": 1.0, "optimizer": "adamw", "lr": 0.01},
     "pgd": {"method": "pgd", "steps": 2, "flip": True, "crop": 1, **WATCHED},
     "pgd bn": {"method": "pgd", "steps": 2, **RESNET},
+    "pgd awp": {"method": "pgd", "steps": 2, "awp_gamma": 0.01, "label_smoothing": 0.1, "ema": 0.9, **RESNET},
+    "atta": {"method": "atta", "steps": 2, "reset": 2, "noise": 0.05, "crop": 1},
+    "fgsm-pgi": {"method": "fgsm-pgi", "flip": True, "crop": 1},
+    "fgsm-pgi in files": {"method": "fgsm-pgi", "memory_files": True, "awp_gamma": 0.01, **RESNET},
+    "n-fgsm": {"method": "n-fgsm", "ramp": 1.5},
+    "mart": {"method": "mart", "steps": 2, **RESNET},
     "dat": {"method": "dat", "steps": 4},
     "dat weighted": {"method": "dat", "steps": 4, "weighted": True, "lanes": 8},
     "yopo": {"method": "yopo", "outer": 2, "inner": 2},
@@ -59,7 +65,7 @@ CASES: dict[str, dict[str, Any]] = {
     "dropout": {"method": "natural", "model": "dropout", "lanes": 8},
     "a batch of one sample": {"steps": 2, "batch_size": 33},  # in the last batch, one process has no sample
 }
-RESUMED = ("msi-hg", "msi-hg in files", "msi-hg bn", "dat weighted", "free", "dropout")
+RESUMED = ("msi-hg", "msi-hg in files", "msi-hg bn", "fgsm-pgi in files", "dat weighted", "free", "dropout")
 ATTACKS = "natural,pgd-5,square-20"
 ROWS = 16  # of a chunk of an evaluation
 

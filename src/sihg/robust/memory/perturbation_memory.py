@@ -227,14 +227,19 @@ class PerturbationMemory:
                 if (last > epoch).any():
                     refuse_late(int(where[last > epoch][0]), int(last[last > epoch][0]), epoch)
 
-    def histogram(self, epoch: int, norm: str, bins: int) -> list[float]:
-        """Return the shares of owned entries (l2, l1: of perturbations) by size / eps, in bins from 0 to 1."""
-        counts = self.histogram_counts(epoch, norm, bins, self.rank, self.world_size)
+    def histogram(self, epoch: int, norm: str, bins: int, parts: int = 1) -> list[float]:
+        """Return the shares of owned entries (l2, l1: of perturbations) by size / eps, in bins from 0 to 1.
+
+        Args:
+            epoch, norm, bins: As for `histogram_counts`.
+            parts: The number of equal parts of a row along its first dimension; only the first is counted.
+        """
+        counts = self.histogram_counts(epoch, norm, bins, self.rank, self.world_size, parts)
         shares: list[float] = (counts / counts.sum().clamp(min=1)).tolist()
         return shares
 
     def histogram_counts(
-        self, epoch: int, norm: str, bins: int, lane: int | None = None, lanes: int | None = None
+        self, epoch: int, norm: str, bins: int, lane: int | None = None, lanes: int | None = None, parts: int = 1
     ) -> Tensor:
         """Return the numbers of entries (l2, l1: of perturbations) of a lane by size / eps, in float64, exactly.
 
@@ -243,11 +248,12 @@ class PerturbationMemory:
             norm: "linf", "l2" or "l1".
             bins: The number of bins from 0 to 1.
             lane, lanes: The samples i = lane mod lanes (default: all that this process owns); counts of lanes add up.
+            parts: As for `histogram`.
         """
         self._behind.wait()
         counts = torch.zeros(bins, dtype=torch.float64)
         for _, where in self._blocks(self._lane_rows(lane, lanes), MAX_BLOCK_BYTES // 4):
-            delta = self._read(where, epoch).cpu()
+            delta = self._read(where, epoch).cpu().chunk(parts, 1)[0]
             whole = delta.flatten(1)
             sizes = whole.abs() if norm == "linf" else torch.linalg.vector_norm(whole, ord=ORDERS[norm], dim=1)
             counts += torch.histc(sizes.div_(self.eps).clamp_(max=1), bins, 0, 1)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sihg.robust.methods.registry import METHODS, build_method, method_fields
 
 if TYPE_CHECKING:
+    from sihg.robust.methods.atta import ATTA as ATTA
     from sihg.robust.methods.base import AdversarialMethod as AdversarialMethod
     from sihg.robust.methods.base import Log as Log
     from sihg.robust.methods.base import Method as Method
@@ -16,9 +17,12 @@ if TYPE_CHECKING:
     from sihg.robust.methods.dat import DAT as DAT
     from sihg.robust.methods.fast_at import FastAT as FastAT
     from sihg.robust.methods.fgsm_at import FGSMAT as FGSMAT
+    from sihg.robust.methods.fgsm_pgi import FGSMPGI as FGSMPGI
     from sihg.robust.methods.free_at import FreeAT as FreeAT
     from sihg.robust.methods.ibp import IBP as IBP
+    from sihg.robust.methods.mart import MART as MART
     from sihg.robust.methods.msi_hg import MSIHG as MSIHG
+    from sihg.robust.methods.n_fgsm import NFGSM as NFGSM
     from sihg.robust.methods.natural_training import Natural as Natural
     from sihg.robust.methods.pgd_at import PGDAT as PGDAT
     from sihg.robust.methods.trades import TRADES as TRADES

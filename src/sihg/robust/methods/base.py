@@ -1,6 +1,7 @@
 """What every method shares: the contract with the trainer, the ball and its ramp, the log of a step."""
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -12,11 +13,12 @@ from sihg.robust.certify import worst_case_margins
 from sihg.robust.data.batches import Batch
 from sihg.robust.data.samples import Samples
 from sihg.robust.gradients import averaging_processes, backward, cross_entropy_sum, evaluation_mode, unwrap
+from sihg.robust.methods.awp import Objective, perturbed_weights
 from sihg.robust.methods.settings import AdversarialSettings
 from sihg.robust.threat import Ball, Feasible, scale_to_ball, scale_to_l1_ball
 from sihg.robust.waits import Late, LateField, late
 
-INTERVAL_PASSES = 3  # of the training pass with interval bounds: centres and radii, each with its weights
+INTERVAL_PASSES = 3  # of a loss at interval bounds: centres and radii, each with its weights
 LossTransform = Callable[[Tensor], Tensor]
 
 
@@ -146,22 +148,31 @@ class Method:
         return {}
 
 
-def train_on(
+def descend(
     model: nn.Module,
     batch: Batch,
-    point: Tensor,
     optimizer: Optimizer,
+    objective: Objective,
     passes: float,
-    loss_transform: LossTransform = lambda loss: loss,
     *,
+    weights: AbstractContextManager[None] | None = None,
     moved: float | Late[float] | None = None,
     saturated: float | Late[float] | None = None,
 ) -> Log:
-    """Take one step of the optimiser along the gradient at `point`: the last lines of most methods."""
+    """Take one step of the optimiser along the gradient of an objective: the last lines of every method.
+
+    Args:
+        model, batch, optimizer: As `step` gets them.
+        objective: Maps the model to a summed loss, and to the logits whose accuracy is logged.
+        passes: All passes of the step, times samples.
+        weights: Holds other weights while the gradient is computed; `step` gets the usual ones back.
+        moved, saturated: As in `Log`.
+    """
     optimizer.zero_grad()
-    logits = model(point)
-    loss = backward(loss_transform(cross_entropy_sum(logits, batch.y)), point, loss_divisor(model, batch))
-    done = log(loss, logits.detach(), batch.y, passes + len(point), moved=moved, saturated=saturated)
+    with weights or nullcontext():
+        value, logits = objective(model)
+        loss = backward(value, batch.x, loss_divisor(model, batch))
+    done = log(loss, logits.detach(), batch.y, passes, moved=moved, saturated=saturated)
     optimizer.step()
     return done
 
@@ -215,6 +226,8 @@ class AdversarialMethod(AdversarialSettings, Method):
         norm: "linf", "l2" or "l1".
         bounds: x + delta stays within them; None for no bounds.
         ramp: The epochs in which the radius grows linearly from 0 to eps.
+        label_smoothing: The share of each label that the training loss spreads over all classes.
+        awp_gamma, awp_warmup: The size of adversarial weight perturbations, and the epochs before they begin.
     Example:
         >>> AdversarialMethod(eps=0.1, ramp=3).norm
         'linf'
@@ -226,8 +239,12 @@ class AdversarialMethod(AdversarialSettings, Method):
 
     def ball(self, batch: Batch) -> tuple[Feasible, float]:
         """Return the allowed deltas at the time of the batch, and their radius."""
-        eps = self.eps * min(1.0, batch.time / self.ramp) if self.ramp else self.eps
+        eps = self.radius(batch)
         return Ball(eps, self.norm, self.bounds).around(batch.x), eps
+
+    def radius(self, batch: Batch) -> float:
+        """Return the radius of the ball at the time of the batch."""
+        return self.eps * min(1.0, batch.time / self.ramp) if self.ramp else self.eps
 
     def interval_loss(self, model: nn.Module, batch: Batch, ball: Feasible, share: float) -> LossTransform:
         """Return a function that mixes `share` of the loss at the interval bounds of the ball into a loss."""
@@ -249,6 +266,74 @@ class AdversarialMethod(AdversarialSettings, Method):
             draw, scale = (batch.normal, scale_to_ball) if self.norm == "l2" else (batch.uniform, scale_to_l1_ball)
             delta = scale(draw("start"), batch.uniform("length", (1,)), radius)
         return feasible.project_(delta if centre is None else delta.add_(centre))
+
+    def training_loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Return the summed cross-entropy of the smoothed labels."""
+        return cross_entropy_sum(logits, y, self.label_smoothing)
+
+    def train_on(
+        self,
+        model: nn.Module,
+        batch: Batch,
+        point: Tensor,
+        optimizer: Optimizer,
+        passes: float,
+        loss_transform: LossTransform = lambda loss: loss,
+        *,
+        cost: float = 1,
+        moved: float | Late[float] | None = None,
+        saturated: float | Late[float] | None = None,
+    ) -> Log:
+        """Take one step of the optimiser along the gradient at `point`: the last line of most methods.
+
+        Args:
+            model, batch, optimizer: As `step` gets them.
+            point: The samples to train on.
+            passes: Those of the ascent, times samples.
+            loss_transform: Applied to the summed loss.
+            cost: Passes per sample of the transformed loss.
+            moved, saturated: As in `Log`.
+        """
+
+        def objective(model: nn.Module) -> tuple[Tensor, Tensor]:
+            logits = model(point)
+            return loss_transform(self.training_loss(logits, batch.y)), logits
+
+        return self.descend(model, batch, optimizer, objective, passes, cost=cost, moved=moved, saturated=saturated)
+
+    def descend(
+        self,
+        model: nn.Module,
+        batch: Batch,
+        optimizer: Optimizer,
+        objective: Objective,
+        passes: float,
+        *,
+        cost: float = 1,
+        moved: float | Late[float] | None = None,
+        saturated: float | Late[float] | None = None,
+    ) -> Log:
+        """Take one step of the optimiser along the gradient of an objective of `cost` passes per sample.
+
+        With AWP, the gradient is that at the perturbed weights. The other arguments are those of the function
+        `sihg.robust.methods.base.descend`.
+        """
+        passes += cost * self.passes_per_gradient(batch) * len(batch.x)
+        weights = self.trained_weights(model, batch, objective)
+        return descend(model, batch, optimizer, objective, passes, weights=weights, moved=moved, saturated=saturated)
+
+    def trained_weights(self, model: nn.Module, batch: Batch, objective: Objective) -> AbstractContextManager[None]:
+        """Return a context in which the model has the weights at which its training gradient is computed."""
+        if not self._perturbs_weights(batch):
+            return nullcontext()
+        return perturbed_weights(model, objective, batch.x, self.awp_gamma)
+
+    def passes_per_gradient(self, batch: Batch) -> int:
+        """Return how often the objective is differentiated per step of the optimiser: twice with AWP."""
+        return 2 if self._perturbs_weights(batch) else 1
+
+    def _perturbs_weights(self, batch: Batch) -> bool:
+        return self.awp_gamma > 0 and batch.time >= self.awp_warmup
 
 
 def check_certifiable(model: nn.Module, sample: Tensor) -> None:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from sihg.robust.data.batches import Batch
-from sihg.robust.gradients import backward, cross_entropy_sum, inner_mode, input_gradient
-from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, log, loss_divisor
+from sihg.robust.gradients import cross_entropy_per_row, cross_entropy_sum, inner_mode, input_gradient
+from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer
 from sihg.robust.methods.settings import DATSettings
 from sihg.robust.threat import Feasible, LinfSet
 
@@ -40,14 +40,17 @@ class DAT(AdversarialMethod, DATSettings):
         delta = self.start(batch, feasible, eps)
         with inner_mode(model, "running"):
             passes = self._ascend(model, batch, delta, feasible, eps)
-        optimizer.zero_grad()
-        logits = model(batch.x + delta)
-        losses = nn.functional.cross_entropy(logits, batch.y, reduction="none")
-        weights = losses.detach() / losses.detach().mean() if self.weighted and batch.epoch > 0 else 1.0
-        backward((losses * weights).sum(), batch.x, loss_divisor(model, batch))
-        done = log(losses.detach().sum(), logits.detach(), batch.y, passes + len(delta))
-        optimizer.step()
-        return done
+
+        def loss(model: nn.Module) -> tuple[Tensor, Tensor]:
+            logits = model(batch.x + delta)
+            losses = cross_entropy_per_row(logits, batch.y, self.label_smoothing)
+            total = losses.sum()
+            if self.weighted and batch.epoch > 0:  # their gradient; the loss that is logged has no weights
+                weighted = (losses * (losses / losses.mean()).detach()).sum()
+                total = weighted + (total - weighted).detach()
+            return total, logits
+
+        return self.descend(model, batch, optimizer, loss, passes)
 
     def _ascend(self, model: nn.Module, batch: Batch, delta: Tensor, feasible: Feasible, eps: float) -> int:
         """Ascend in place, without the samples that have stopped; return the number of passes."""

@@ -6,7 +6,7 @@ from torch import nn
 
 from sihg.robust.data.batches import Batch
 from sihg.robust.gradients import inner_mode, slope
-from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, train_on
+from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer
 from sihg.robust.methods.settings import FastSettings
 
 
@@ -28,4 +28,4 @@ class FastAT(AdversarialMethod, FastSettings):
         delta = self.start(batch, feasible, eps)
         with inner_mode(model, "batch"):
             feasible.climb_(delta, slope(model, batch.x, batch.y)(delta), self.alpha * eps)
-        return train_on(model, batch, batch.x + delta, optimizer, passes=len(delta))
+        return self.train_on(model, batch, batch.x + delta, optimizer, passes=len(delta))

@@ -7,7 +7,7 @@ from torch import nn
 
 from sihg.robust.data.batches import Batch
 from sihg.robust.gradients import inner_mode, slope
-from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, train_on
+from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer
 from sihg.robust.methods.settings import FGSMSettings
 
 
@@ -18,8 +18,8 @@ class FGSMAT(AdversarialMethod, FGSMSettings):
     Args:
         eps, norm, bounds, ramp: The ball, and the epochs in which its radius grows.
     Example:
-        >>> FGSMAT(eps=0.1)
-        FGSMAT(eps=0.1, norm='linf', bounds=(0.0, 1.0), ramp=0.0)
+        >>> FGSMAT(eps=0.1).bounds
+        (0.0, 1.0)
     """
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
@@ -28,4 +28,4 @@ class FGSMAT(AdversarialMethod, FGSMSettings):
         delta = torch.zeros_like(batch.x)
         with inner_mode(model, "batch"):
             feasible.climb_(delta, slope(model, batch.x, batch.y)(delta), eps)
-        return train_on(model, batch, batch.x + delta, optimizer, passes=len(delta))
+        return self.train_on(model, batch, batch.x + delta, optimizer, passes=len(delta))

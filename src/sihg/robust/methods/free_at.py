@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from sihg.robust.data.batches import Batch
-from sihg.robust.gradients import backward, cross_entropy_sum
-from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, log, loss_divisor
+from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer
 from sihg.robust.methods.settings import FreeSettings
 
 
@@ -46,13 +45,11 @@ class FreeAT(AdversarialMethod, FreeSettings):
         if self.delta is None or len(old) < len(batch.x):
             self.delta = torch.cat([old, torch.zeros_like(batch.x[len(old) :])])
         delta = feasible.project_(self.delta[: len(batch.x)])  # a view: changes of it stay in self.delta
+        earlier = (self.replays - 1) * self.passes_per_gradient(batch) * len(delta)  # a log is of the whole batch
         for _ in range(self.replays):
             point = (batch.x + delta).requires_grad_()
-            optimizer.zero_grad()
-            logits = model(point)
-            loss = backward(cross_entropy_sum(logits, batch.y), point, loss_divisor(model, batch))
-            done = log(loss, logits.detach(), batch.y, passes=self.replays * len(delta))
-            optimizer.step()
+            done = self.train_on(model, batch, point, optimizer, passes=earlier)
+            torch.clear_autocast_cache()  # a user's autocast would replay with copies of the old weights
             assert point.grad is not None
             feasible.climb_(delta, point.grad, eps)
             yield done

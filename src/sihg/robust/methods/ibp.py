@@ -11,7 +11,6 @@ from sihg.robust.methods.base import (
     Log,
     Optimizer,
     check_certifiable,
-    train_on,
 )
 from sihg.robust.methods.settings import IBPSettings
 
@@ -40,4 +39,4 @@ class IBP(AdversarialMethod, IBPSettings):
         """Train on one batch."""
         ball, _ = self.ball(batch)
         mix = self.interval_loss(model, batch, ball, self.interval)
-        return train_on(model, batch, batch.x, optimizer, INTERVAL_PASSES * len(batch.x), mix)
+        return self.train_on(model, batch, batch.x, optimizer, 0, mix, cost=1 + INTERVAL_PASSES)

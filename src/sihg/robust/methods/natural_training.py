@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
-from torch import nn
+from torch import Tensor, nn
 
 from sihg.robust.data.batches import Batch
-from sihg.robust.methods.base import Log, Method, Optimizer, train_on
+from sihg.robust.gradients import cross_entropy_sum
+from sihg.robust.methods.base import Log, Method, Optimizer, descend
 from sihg.robust.methods.settings import NaturalSettings
 
 
@@ -20,4 +21,9 @@ class Natural(NaturalSettings, Method):
 
     def step(self, model: nn.Module, batch: Batch, optimizer: Optimizer) -> Log:
         """Train on one batch."""
-        return train_on(model, batch, batch.x, optimizer, passes=0)
+
+        def loss(model: nn.Module) -> tuple[Tensor, Tensor]:
+            logits = model(batch.x)
+            return cross_entropy_sum(logits, batch.y), logits
+
+        return descend(model, batch, optimizer, loss, passes=len(batch.x))

@@ -6,7 +6,7 @@ from torch import nn
 
 from sihg.robust.data.batches import Batch
 from sihg.robust.gradients import ascend, inner_mode, slope
-from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, train_on
+from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer
 from sihg.robust.methods.settings import PGDSettings
 
 
@@ -30,4 +30,4 @@ class PGDAT(AdversarialMethod, PGDSettings):
         eta = self.step_size or 2.5 * eps / self.steps
         with inner_mode(model, self.statistics):
             ascend(slope(model, batch.x, batch.y), delta, feasible, eta, self.steps)
-        return train_on(model, batch, batch.x + delta, optimizer, passes=self.steps * len(delta))
+        return self.train_on(model, batch, batch.x + delta, optimizer, passes=self.steps * len(delta))

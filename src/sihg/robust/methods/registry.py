@@ -25,12 +25,16 @@ METHODS = {
     "natural": Entry(declared.NaturalSettings, "natural_training", "Natural"),
     "fgsm": Entry(declared.FGSMSettings, "fgsm_at", "FGSMAT"),
     "fast": Entry(declared.FastSettings, "fast_at", "FastAT"),
+    "n-fgsm": Entry(declared.NFGSMSettings, "n_fgsm", "NFGSM"),
     "free": Entry(declared.FreeSettings, "free_at", "FreeAT"),
     "pgd": Entry(declared.PGDSettings, "pgd_at", "PGDAT"),
     "dat": Entry(declared.DATSettings, "dat", "DAT"),
     "yopo": Entry(declared.YOPOSettings, "yopo", "YOPO"),
     "trades": Entry(declared.TRADESSettings, "trades", "TRADES"),
+    "mart": Entry(declared.MARTSettings, "mart", "MART"),
     "ibp": Entry(declared.IBPSettings, "ibp", "IBP"),
+    "atta": Entry(declared.ATTASettings, "atta", "ATTA"),
+    "fgsm-pgi": Entry(declared.FGSMPGISettings, "fgsm_pgi", "FGSMPGI"),
     "msi-hg": Entry(declared.MSIHGSettings, "msi_hg", "MSIHG"),
 }
 

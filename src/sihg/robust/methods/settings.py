@@ -72,8 +72,10 @@ def unknown_option(what: str, option: str, known: Iterable[str]) -> InputError:
     return InputError("option-unknown", what=what, option=option, has=has)
 
 
-STEP_SIZE = "length of an ascent step (default 2.5 eps / T, eps as ramped)"
+STEP_SIZE = "length of an ascent step (default 2.5 eps / T; yopo: eps / 4; atta: eps / 2; eps as ramped)"
+NOISE = "radius of the noise in a start; msi-hg: around the stored perturbation (default tau); atta: after a reset"
 STATISTICS = "batch normalisation in the ascent: batch (not kept) or running"
+RESET = "epochs after which the memory starts again at zero (0: never)"
 INTERVAL = "share of the loss taken at interval bounds of the ball; grows with the ramp"
 
 
@@ -94,12 +96,21 @@ class NaturalSettings(MethodSettings):
 
 @dataclass(kw_only=True)
 class AdversarialSettings(MethodSettings):
-    """The ball that a method trains against, and how it grows."""
+    """The ball that a method trains against and how it grows, and how the weights are trained there."""
 
     eps: float = field(metadata={"help": "radius of the ball, such as 8/255"})
     norm: str = setting("linf", "norm of the ball: linf, l2 or l1")
     bounds: Bounds = setting((0.0, 1.0), "range of x + delta; none for no limits, as in the paper")  # noqa: RUF009
     ramp: float = setting(0.0, "epochs over which the radius grows linearly from 0 to eps", least=0)
+    label_smoothing: float = setting(
+        0.0, "share of each label that is spread over all classes in the training loss", least=0, below=1
+    )
+    awp_gamma: float = setting(
+        0.0,
+        "adversarial weight perturbation (AWP): its size relative to the weights; doubles the training pass",
+        least=0,
+    )
+    awp_warmup: float = setting(0.0, "epochs before AWP begins", least=0)
 
     def __post_init__(self) -> None:
         given: object = self.eps
@@ -119,6 +130,14 @@ class FastSettings(AdversarialSettings):
     """One step of 1.25 eps from a random start, then train there."""
 
     alpha: float = setting(1.25, "length of the step, in units of eps", above=0)
+
+
+@dataclass(kw_only=True)
+class NFGSMSettings(AdversarialSettings):
+    """One step of length eps from strong noise, without a projection onto the ball, then train there."""
+
+    k: float = setting(2.0, "radius of the noise, in units of eps", least=0)
+    alpha: float = setting(1.0, "length of the step, in units of eps", above=0)
 
 
 @dataclass(kw_only=True)
@@ -161,9 +180,7 @@ class YOPOSettings(AdversarialSettings):
 
     outer: int = setting(10, "full passes M per batch", least=1)
     inner: int = setting(5, "ascent steps N through the stem after each", least=0)
-    step_size: float | None = setting(
-        None, "length of an ascent step (default eps / 4, eps as ramped)", above=0, length=True
-    )
+    step_size: float | None = setting(None, STEP_SIZE, above=0, length=True)
     stem_gradient: str = setting(
         "hamiltonian", "the stem's weights learn from: hamiltonian or both", choices=("hamiltonian", "both")
     )
@@ -179,6 +196,15 @@ class TRADESSettings(AdversarialSettings):
 
 
 @dataclass(kw_only=True)
+class MARTSettings(AdversarialSettings):
+    """PGD AT with a loss that weights the divergence KL(clean || attacked) by how wrong the clean prediction is."""
+
+    beta: float = setting(5.0, "weight of the divergence (the authors: 5)", least=0)
+    steps: int = setting(10, "ascent steps T", least=1)
+    step_size: float | None = setting(None, STEP_SIZE, above=0, length=True)
+
+
+@dataclass(kw_only=True)
 class IBPSettings(AdversarialSettings):
     """Train on the images; a share of the loss is computed from interval bounds of the ball."""
 
@@ -190,7 +216,49 @@ class IBPSettings(AdversarialSettings):
 
 
 @dataclass(kw_only=True)
-class MSIHGSettings(AdversarialSettings):
+class MemorySettings(AdversarialSettings):
+    """What is shared by methods that keep a perturbation for each sample."""
+
+    augment_delta: str = setting(
+        "same",
+        "the stored perturbation moves: same (as its image, and back), independent, none",
+        choices=("same", "independent", "none"),
+    )
+    reset: int = setting(0, RESET, least=0)
+    statistics: str = setting("batch", STATISTICS, choices=("batch", "running"))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.eps == 0:
+            raise InputError("eps-zero")
+
+
+@dataclass(kw_only=True)
+class ATTASettings(MemorySettings):
+    """Continue the attack of the last epoch: a few steps from the stored perturbation, then train there."""
+
+    steps: int = setting(1, "ascent steps T", least=1)
+    step_size: float | None = setting(None, STEP_SIZE, above=0, length=True)
+    noise: float = setting(0.0, NOISE, least=0, length=True)
+    reset: int = setting(10, RESET, least=0)
+
+
+@dataclass(kw_only=True)
+class FGSMPGISettings(MemorySettings):
+    """One step from a stored perturbation and momentum; a regulariser keeps the outputs before and after it alike."""
+
+    alpha: float = setting(1.0, "length of the step, in units of eps", above=0)
+    momentum_decay: float = setting(
+        0.3, "weight of earlier gradients in the step that is stored; 0 stores what it trains on", least=0, most=1
+    )
+    regularization: float = setting(
+        10.0, "weight of the squared distance between the outputs before and after the step", least=0
+    )
+    reset: int = setting(40, "epochs after which the memory starts again at random corners (0: never)", least=0)
+
+
+@dataclass(kw_only=True)
+class MSIHGSettings(MemorySettings):
     """Keep a perturbation for each sample; search near it, train there, step along the hybrid gradient."""
 
     default_theta: ClassVar[float] = 1.0
@@ -200,9 +268,7 @@ class MSIHGSettings(AdversarialSettings):
     )
     steps: int = setting(5, "ascent steps T", least=1)
     step_size: float | None = setting(None, STEP_SIZE, above=0, length=True)
-    noise: float | None = setting(
-        None, "radius of the noise added to the stored perturbation (default tau)", least=0, length=True
-    )
+    noise: float | None = setting(None, NOISE, least=0, length=True)
     fresh: float = setting(
         0.0, "share of the samples, drawn anew each time, whose search starts anywhere in the ball", least=0, most=1
     )
@@ -217,18 +283,9 @@ class MSIHGSettings(AdversarialSettings):
         "the ascent searches: ball, or threshold (its part on the ramp of a threshold-cnn or -pair)",
         choices=("ball", "threshold"),
     )
-    statistics: str = setting("batch", STATISTICS, choices=("batch", "running"))
-    augment_delta: str = setting(
-        "same",
-        "the stored perturbation moves: same (as its image, and back), independent, none",
-        choices=("same", "independent", "none"),
-    )
-    reset: int = setting(0, "epochs after which the memory starts again at zero (0: never)", least=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.eps == 0:
-            raise InputError("eps-zero")
         _check_interval(self.interval, self.norm)
         if self.search == "threshold" and (self.norm, self.implicit) != ("linf", "sign"):
             raise InputError("threshold-search-norm", norm=self.norm, implicit=self.implicit)

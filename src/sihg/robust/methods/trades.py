@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn.functional import kl_div, log_softmax
 
 from sihg.robust.data.batches import Batch
-from sihg.robust.gradients import ascend, backward, cross_entropy_sum, inner_mode, slope, unwrap
-from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, log, loss_divisor
+from sihg.robust.gradients import ascend, inner_mode, slope, unwrap
+from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer
 from sihg.robust.methods.settings import TRADESSettings
 
 
@@ -37,14 +37,14 @@ class TRADES(AdversarialMethod, TRADESSettings):
                 clean = log_softmax(unwrap(model)(batch.x), 1)
             objective = lambda logits, _y: divergence(clean, logits)  # noqa: E731
             ascend(slope(model, batch.x, batch.y, objective), delta, feasible, eta, self.steps)
-        optimizer.zero_grad()
-        natural = model(batch.x)
-        attacked = unwrap(model)(batch.x + delta)  # DDP allows one forward pass of its own per backward pass
-        value = cross_entropy_sum(natural, batch.y) + self.beta * divergence(log_softmax(natural, 1), attacked)
-        loss = backward(value, batch.x, loss_divisor(model, batch))
-        done = log(loss, attacked.detach(), batch.y, passes=(self.steps + 2.5) * len(delta))
-        optimizer.step()
-        return done
+
+        def loss(model: nn.Module) -> tuple[Tensor, Tensor]:
+            natural = model(batch.x)
+            attacked = unwrap(model)(batch.x + delta)  # DDP allows one forward pass of its own per backward pass
+            kl = divergence(log_softmax(natural, 1), attacked)
+            return self.training_loss(natural, batch.y) + self.beta * kl, attacked
+
+        return self.descend(model, batch, optimizer, loss, passes=(self.steps + 0.5) * len(delta), cost=2)
 
 
 def divergence(clean: Tensor, logits: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from sihg.robust.data.batches import Batch
-from sihg.robust.gradients import Slope, ascend, check_finite, cross_entropy_sum, frozen_statistics, inner_mode
+from sihg.robust.gradients import Slope, ascend, check_finite, frozen_statistics, inner_mode
 from sihg.robust.methods.base import AdversarialMethod, Log, Optimizer, log
 from sihg.robust.methods.settings import YOPOSettings
 from sihg.robust.models import split_stem
@@ -43,23 +43,30 @@ class YOPO(AdversarialMethod, YOPOSettings):
         delta = self.start(batch, feasible, eps)
         share = 1 / (batch.size * self.outer)
         stem_learns = any(weight.requires_grad for weight in stem.parameters())
+
+        def full_pass(model: nn.Module) -> tuple[Tensor, Tensor]:
+            logits = model(batch.x + delta)
+            return self.training_loss(logits, batch.y), logits
+
         optimizer.zero_grad()
         for _ in range(self.outer):
-            features = run_in_format(stem, batch.x + delta)
-            out = features.detach().requires_grad_()
-            logits = run_in_format(body, out)
-            loss = check_finite(cross_entropy_sum(logits, batch.y), batch.x)
-            (loss * share).backward()
-            assert out.grad is not None
-            p = out.grad / share  # the adjoint of the summed loss
-            if stem_learns and self.stem_gradient == "both":
-                features.backward(p * share)
-            with inner_mode(stem, "batch"):
-                ascend(_through(stem, batch.x, p), delta, feasible, self.step_size or eps / 4, self.inner)
-            if stem_learns:
-                with frozen_statistics(stem):
-                    run_in_format(stem, batch.x + delta).backward(p * share)
-        done = log(loss.detach(), logits.detach(), batch.y, passes=self.outer * len(delta))
+            with self.trained_weights(model, batch, full_pass):
+                features = run_in_format(stem, batch.x + delta)
+                out = features.detach().requires_grad_()
+                logits = run_in_format(body, out)
+                loss = check_finite(self.training_loss(logits, batch.y), batch.x)
+                (loss * share).backward()
+                assert out.grad is not None
+                p = out.grad / share  # the adjoint of the summed loss
+                if stem_learns and self.stem_gradient == "both":
+                    features.backward(p * share)
+                with inner_mode(stem, "batch"):
+                    ascend(_through(stem, batch.x, p), delta, feasible, self.step_size or eps / 4, self.inner)
+                if stem_learns:
+                    with frozen_statistics(stem):
+                        run_in_format(stem, batch.x + delta).backward(p * share)
+        passes = self.outer * self.passes_per_gradient(batch) * len(delta)
+        done = log(loss.detach(), logits.detach(), batch.y, passes)
         optimizer.step()
         return done
 

@@ -9,7 +9,7 @@ class Committee(nn.Module):
 
     So members that start apart stay apart, and an epoch costs as much as one member alone. A batch is cut into one
     part per member; since samples are shuffled, every member sees all of them in time. An ascent in training mode
-    (`statistics = "batch"`) attacks the member that learns from the row. One in evaluation mode (DAT, TRADES,
+    (`statistics = "batch"`) attacks the member that learns from the row. One in evaluation mode (DAT, TRADES, MART,
     `statistics = "running"`) attacks the mean.
 
     Args:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 MODELS = {  # name: the module here, and its function (image shape, classes, width) -> model
     "small-cnn": ("small_cnn", "small_cnn"),
+    "norm-cnn": ("small_cnn", "norm_cnn"),
     "threshold-cnn": ("small_cnn", "threshold_cnn"),
     "threshold-pair": ("small_cnn", "threshold_pair"),
     "preact-resnet8": ("preact_resnet", "preact_resnet8"),

@@ -76,7 +76,7 @@ class Settings:
     samples: int | None = setting(None, "number of samples to train on, drawn by class (default: all)", least=1)
     model: str = setting(
         "small-cnn",
-        "small-cnn, threshold-cnn, threshold-pair, preact-resnet8, preact-resnet18, timm:NAME, "
+        "small-cnn, norm-cnn, threshold-cnn, threshold-pair, preact-resnet8, preact-resnet18, timm:NAME, "
         "package.module:callable, path.py:callable",
     )
     width: float = setting(1.0, "factor on the number of channels")

@@ -123,7 +123,7 @@ def _signs(state: MonitorState, row: MetricsRow, most_predicted: float) -> dict[
     if row.saturated is not None and row.saturated >= SATURATED_SHARE:
         signs["saturated"] = (
             f"{row.saturated:.1%} of the stored perturbations of epoch {row.epoch} lie on the boundary of the searched "
-            "set, so the memory is no better than random corners: lower tau or step_size"
+            "set, so the memory is no better than random corners: lower tau, step_size or alpha"
         )
     if row.moved is not None and row.epoch > 1 and row.moved < LEAST_MOVE:
         signs["still"] = (

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sihg.core.processes import ALONE, Processes, check_lanes
+from sihg.core.processes import ALONE, Processes, check_lanes, given_or_alone
 from sihg.errors import InputError
 from sihg.launch import is_launched
 from sihg.parse import Number, parse_number
@@ -39,7 +39,7 @@ def fit(
     overwrite: bool = False,
     resume: bool = False,
     on_event: OnEvent | None = None,
-    processes: Processes = ALONE,
+    processes: Processes | None = None,
     **settings: Any,
 ) -> Trained:
     """Train your model on your data. Ctrl-C ends the training, not your program: see `finished` of the result.
@@ -54,7 +54,8 @@ def fit(
         overwrite: Replace an earlier run in `out`.
         resume: Continue the run in `out`, given the same model, data and settings.
         on_event: Called with each event: StepDone, EpochDone, WarningRaised, CheckpointSaved.
-        processes: From `join_processes`: all of them call this with the same arguments, and share the lanes.
+        processes: From `join_processes`: all of them call this with the same arguments, and share the lanes. Inside
+            `join_processes` it must be given.
         **settings: Those of `sihg train`, such as epochs, lr, tau or ramp.
     Returns:
         The model, the metrics of each epoch and how the training ended.
@@ -67,6 +68,7 @@ def fit(
         >>> fit(model, (x, y), method="pgd", eps="1/10", epochs=2, steps=3).stopped
         '2 epochs done'
     """
+    processes = given_or_alone(processes)
     samples = open_samples(data)
     chosen = Settings(data=f"fit:{samples.name}", model=type(model).__name__, batch_size=min(128, len(samples)))
     chosen = chosen.with_values({**_method_values(method, eps, settings), **settings})
@@ -169,7 +171,7 @@ def resume_run(
     data_dir: str | Path | None = None,
     trust: bool = False,
     on_event: OnEvent | None = None,
-    processes: Processes = ALONE,
+    processes: Processes | None = None,
 ) -> Trained:
     """Continue the run in a folder, from its start if it has no checkpoint yet.
 
@@ -178,13 +180,14 @@ def resume_run(
         data_dir: The folder of the data files (default: as when the run began).
         trust: Whether a folder that no command of yours made may name code to run and the folder of the data.
         on_event: Called with each event.
-        processes: Who computes the run; their number may have changed.
+        processes: Who computes the run; their number may have changed. As for `sihg.fit`.
     Returns:
         How the training ended.
     Example:
         >>> resume_run("runs/first")  # doctest: +SKIP
         Trained(20 epochs done, loss 0.512, natural 93.1 %, robust 61.0 %, best epoch 18)
     """
+    processes = given_or_alone(processes)
     folder = RunFolder.open(out)
     settings = read_run_settings(folder, trust=trust)
     prepared = prepare(settings, data_dir=data_dir or folder.data_folder(trust=trust))

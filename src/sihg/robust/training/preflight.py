@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from sihg.core.processes import Processes, check_lanes
 from sihg.errors import InputError
+from sihg.robust.attacks.input_checks import check_device, check_model, check_plans, check_range
 from sihg.robust.attacks.registry import Plan, build_plan
-from sihg.robust.attacks.runner import check_device, check_model, check_plans, check_range
 from sihg.robust.data.augment import Augment
 from sihg.robust.data.batches import check_batch_size, epoch_order, steps_per_epoch
 from sihg.robust.data.locations import DataWarning

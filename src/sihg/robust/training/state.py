@@ -49,6 +49,7 @@ from sihg.store.schema import (
     convert_record,
     describe_differences,
     differing_settings,
+    merit,
     record_text,
 )
 from sihg.store.tables import JsonLines, Table, read_table
@@ -148,7 +149,7 @@ class TrainingState:
         here = self.progress
         here.passes += self.tally().passes
         here.epoch, here.number, here.tallies = here.epoch + 1, 0, [Tally() for _ in range(self.lanes)]
-        if row.robust is not None and (here.best is None or _merit(row) > _merit(here.best)):
+        if row.robust is not None and (here.best is None or merit(row) > merit(here.best)):
             here.best = row
             self._save_best(row)
 
@@ -381,8 +382,3 @@ def _with_defaults(saved: Mapping[str, Value], settings: Settings) -> dict[str, 
     """Return the settings of a checkpoint; settings that are newer than the checkpoint have their defaults."""
     usual = Settings(method=Choice(settings.method.name)).deciding()
     return {key: value for key, value in usual.items() if not key.startswith(SECTIONS_BY_NAME)} | dict(saved)
-
-
-def _merit(row: MetricsRow) -> tuple[float, float]:
-    """Return what the best checkpoint is chosen by: robust accuracy, then natural."""
-    return row.robust or 0.0, row.natural or 0.0
