@@ -23,15 +23,18 @@ Slope = Callable[[Tensor], Tensor]
 DLR_CLASSES, TARGETED_DLR_CLASSES = 3, 4  # that the difference-of-logits ratio needs
 
 
-def cross_entropy_per_row(logits: Tensor, y: Tensor) -> Tensor:
-    """Return the cross-entropy of each row."""
-    return cross_entropy(logits, y, reduction="none")
+def cross_entropy_per_row(logits: Tensor, y: Tensor, smoothing: float = 0.0) -> Tensor:
+    """Return the cross-entropy of each row, for labels as in `cross_entropy_sum`."""
+    return cross_entropy(logits, y, reduction="none", label_smoothing=smoothing)
 
 
-def cross_entropy_sum(logits: Tensor, y: Tensor) -> Tensor:
-    """Return the sum of the cross-entropies, in which the gradient of each row is that of its own loss."""
+def cross_entropy_sum(logits: Tensor, y: Tensor, smoothing: float = 0.0) -> Tensor:
+    """Return the sum of the cross-entropies, in which the gradient of each row is that of its own loss.
+
+    Labels are (1 - smoothing) times one-hot plus smoothing times uniform.
+    """
     try:
-        return cross_entropy(logits, y, reduction="sum")
+        return cross_entropy(logits, y, reduction="sum", label_smoothing=smoothing)
     except IndexError:
         raise InputError(
             "labels-beyond-outputs", low=int(y.min()), high=int(y.max()), outputs=logits.shape[1]

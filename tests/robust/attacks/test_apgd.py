@@ -11,7 +11,7 @@ from sihg.core.draw import generator
 from sihg.robust.attacks import APGD, runner
 from sihg.robust.attacks._apgd_runs import MomentumRun, SparseRun
 from sihg.robust.attacks.apgd import checkpoints, sparse_stages
-from sihg.robust.attacks.search import Rows
+from sihg.robust.attacks.attacked_rows import Rows
 from sihg.robust.gradients import dlr, margins, targeted_dlr
 from sihg.robust.threat import Ball
 from tests.robust.attacks.trained_models import SHAPES, assert_inside, bounds_of, mixed, trained

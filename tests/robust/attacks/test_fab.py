@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sihg.core.draw import generator
 from sihg.parse import ORDERS
-from sihg.robust.attacks import runner
+from sihg.robust.attacks import _hyperplane, runner
 from sihg.robust.attacks._hyperplane import shortest_steps
 from sihg.robust.attacks.fab import FAB
 from sihg.robust.gradients import margins
@@ -374,3 +374,19 @@ def test_flat_models_without_bounds(norm: str, slope: float) -> None:
     assert not verdict.broken.any()
     assert max(float(point.abs().max()) for point in points.inputs) < 102
     assert_inside(attack, x, verdict.x_adv)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sorting_finds_the_level_of_newtons_method(dtype: torch.dtype) -> None:
+    """Where the sum reaches c, else a level beyond all knots."""
+    w, c, low, high = planes(n=200, d=50)
+    g, knots = w.abs().to(dtype), torch.maximum(-low, high).to(dtype)
+    knots[5] = torch.inf
+    c = c.abs()[:, None].to(dtype)
+    found, expected = _hyperplane._level_by_sorting(g, knots, c), _hyperplane._level(g, knots, c)
+    most = 1e-5 if dtype == torch.float32 else 1e-12
+    levels = (torch.minimum(level, knots) * g for level in (found, expected))
+    torch.testing.assert_close(*levels, rtol=most, atol=most)
+    is_short = (g * knots).sum(1, keepdim=True) < c
+    assert 20 < int(is_short.sum()) < 180
+    assert bool((found[is_short] >= knots.where(g > 0, 0).amax(1, keepdim=True)[is_short]).all())

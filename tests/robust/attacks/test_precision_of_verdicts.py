@@ -11,9 +11,10 @@ from torch import Tensor, nn
 import sihg
 from sihg.robust import models
 from sihg.robust.attacks import APGD, FAB, PGD, Attack, Natural, Noise, Square
+from sihg.robust.attacks.attacked_rows import Rows
 from sihg.robust.attacks.registry import build_plan
 from sihg.robust.attacks.runner import attack_batch, run_attacks
-from sihg.robust.attacks.search import Rows, Search
+from sihg.robust.attacks.search import Search
 from sihg.robust.evaluation.evaluate_run import EvaluationRequest
 from sihg.robust.gradients import compute_logits, inner_mode, misclassified
 from sihg.robust.precision import FormatChoice, number_formats

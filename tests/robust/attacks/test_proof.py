@@ -10,8 +10,9 @@ import sihg
 from sihg.robust import models
 from sihg.robust.attacks import Certified
 from sihg.robust.attacks.certified import Proof
+from sihg.robust.attacks.outcome import Outcome
 from sihg.robust.attacks.registry import STANDARD, build_attack, build_plan
-from sihg.robust.attacks.runner import Outcome, run_attacks
+from sihg.robust.attacks.runner import run_attacks
 from sihg.robust.threat import Ball
 from tests.robust.small import digits
 

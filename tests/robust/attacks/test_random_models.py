@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from sihg.robust.attacks import APGD, FAB, PGD, Attack, Natural, Noise, Search, Square
+from sihg.robust.attacks.attacked_rows import Rows
 from sihg.robust.attacks.random_models import Draws, pick_draw
-from sihg.robust.attacks.search import Rows
 from sihg.robust.gradients import cross_entropy_per_row
 from sihg.robust.threat import Ball
 from tests.refused import refused

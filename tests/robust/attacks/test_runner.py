@@ -2,17 +2,20 @@
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from sihg.core.processes import Processes
 from sihg.robust.attacks import PGD, Attack, Natural, Noise
 from sihg.robust.attacks import runner as cascade
+from sihg.robust.attacks.outcome import join_outcomes
+from sihg.robust.attacks.output_checks import check_points
 from sihg.robust.attacks.registry import build_plan
-from sihg.robust.attacks.runner import attack_parts, join_outcomes, run_attacks
-from sihg.robust.attacks.search import check_points
+from sihg.robust.attacks.runner import attack_batch, attack_parts, run_attacks
+from sihg.robust.attacks.verdict import PointsTo, share_verdicts
 from sihg.robust.data.samples import Samples, as_samples
 from sihg.robust.evaluation.evaluate import evaluate
 from sihg.robust.gradients import margins
@@ -148,3 +151,35 @@ def test_points_may_leave_the_ball_by_rounding_only(norm: str) -> None:
     check_points("mine", ball, x, x + step * (1 + 1e-6), numbers)
     with refused("points-outside-ball", row=8, name="mine", eps=0.1):
         check_points("mine", ball, x, x + step * (1 + 1e-4), numbers)
+
+
+class Mirror(Processes):
+    """Stands for two processes that found the same; notes what is sent to whom."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(rank, 2)
+        self.to_all = self.to_first = 0
+
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        """Send to all."""
+        self.to_all += len(data)
+        return [data, data]
+
+    def collect_bytes(self, data: bytes) -> list[bytes]:
+        """Send to the first."""
+        self.to_first += len(data)
+        return [data, data] if self.is_first else [b"", data]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_points_are_sent_only_to_who_keeps_them(rank: int) -> None:
+    x, y = torch.rand(30, 1000), torch.arange(30) % 3
+    own = attack_batch(Natural(), nn.Linear(1000, 3), x, y)
+    size = x.numel() * x.element_size()
+    kept = {"all": [30, 30], "first": [30, 30] if rank == 0 else [0, 30], "none": [0, 0]}
+    for points_to, counts in kept.items():
+        processes = Mirror(rank)
+        found = share_verdicts(own, processes, cast(PointsTo, points_to))
+        assert [0 if verdict is None else len(verdict.x_adv) for verdict in found] == counts
+        assert all(verdict is not None and torch.equal(verdict.margin, own.margin) for verdict in found)
+        assert (processes.to_all > size, processes.to_first > size) == (points_to == "all", points_to == "first")

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from sihg.robust.attacks import PGD, Attack, Natural, Square
+from sihg.robust.attacks.outcome import Outcome
 from sihg.robust.attacks.registry import Attacks, plan_attacks
-from sihg.robust.attacks.runner import Outcome
 from sihg.robust.attacks.search import Search
 from sihg.robust.evaluation.diagnostics import NO_GRADIENT, ModelState, inspect_outcomes
 from sihg.robust.evaluation.evaluate import evaluate

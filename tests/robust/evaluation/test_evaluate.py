@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from sihg.errors import InputError
 from sihg.robust.attacks import PGD, Natural, Transfer
 from sihg.robust.attacks import runner as cascade
+from sihg.robust.attacks.input_checks import check_device, check_model, check_range
 from sihg.robust.attacks.registry import Attacks, plan_attacks
-from sihg.robust.attacks.runner import check_device, check_model, check_range, run_attacks
+from sihg.robust.attacks.runner import run_attacks
 from sihg.robust.data.samples import Samples, as_samples
 from sihg.robust.evaluation import Evaluation, evaluate
 from sihg.robust.evaluation.findings import describe_ball

@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from sihg.cli.main import main
+from sihg.robust.attacks.outcome import Outcome
 from sihg.robust.attacks.registry import build_plan
-from sihg.robust.attacks.runner import Outcome, run_attacks
+from sihg.robust.attacks.runner import run_attacks
 from sihg.robust.data.samples import Samples
 from sihg.robust.evaluation.gallery import (
     MAX_CLASSES_SHOWN,

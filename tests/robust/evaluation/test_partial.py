@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from sihg.robust.attacks import APGD, PGD, Attack, Natural, Noise
 from sihg.robust.attacks import runner as cascade
-from sihg.robust.attacks.runner import Outcome, Part, attack_parts, join_outcomes
+from sihg.robust.attacks.outcome import Outcome, join_outcomes
+from sihg.robust.attacks.runner import Part, attack_parts
 from sihg.robust.data.samples import Samples, as_samples
 from sihg.robust.evaluation import partial
 from sihg.robust.evaluation.partial import EvaluationWarning, PartialResults

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import sihg
 from sihg.robust.attacks import registry, runner
+from sihg.robust.attacks.outcome import Outcome
 from sihg.robust.attacks.registry import build_attack, build_plan
 from sihg.robust.attacks.runner import attack_batch
 from sihg.robust.data.samples import Samples
@@ -123,7 +124,7 @@ def test_what_is_left_is_estimated_from_the_samples_so_far() -> None:
     plans = {"pgd": build_plan("pgd-9", ball), "noise": build_plan("noise-4", ball)}
     samples = Samples(x, torch.zeros(len(x), dtype=torch.long), ("0", "1"), "planted")
     tracker = ProgressTracker(events.append, plans, samples, 2, "float32")
-    outcome = runner.Outcome.begin("pgd-9", torch.zeros(len(x), dtype=torch.bool))
+    outcome = Outcome.begin("pgd-9", torch.zeros(len(x), dtype=torch.bool))
     tracker.show(runner.Part("pgd", outcome, torch.arange(0)))
     most, later = CHUNK * (9 + 1 / 3), CHUNK * 9 / 3
     assert math.isclose(events[-1].work_left or 0, 3 * (most + later))

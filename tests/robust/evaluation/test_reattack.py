@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from sihg.robust import models
 from sihg.robust.attacks import PGD, Attack
+from sihg.robust.attacks.outcome import Outcome
 from sihg.robust.attacks.registry import plan_attacks
-from sihg.robust.attacks.runner import Outcome, run_attacks
+from sihg.robust.attacks.runner import run_attacks
 from sihg.robust.attacks.search import Search
 from sihg.robust.data.samples import Samples, as_samples
 from sihg.robust.evaluation import reattack

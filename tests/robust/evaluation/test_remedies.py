@@ -5,8 +5,8 @@ import re
 import pytest
 import torch
 
+from sihg.robust.attacks.outcome import Outcome, join_outcomes
 from sihg.robust.attacks.registry import plan_attacks
-from sihg.robust.attacks.runner import Outcome, join_outcomes
 from sihg.robust.evaluation import evaluate
 from sihg.robust.evaluation.remedies import add_black_box, add_strength, has_standard
 from sihg.robust.threat import Ball

@@ -229,6 +229,20 @@ def test_a_users_function_in_a_file_is_read_while_it_stays_the_same(run: Path, t
     assert evaluated(run, request)[1]
 
 
+def test_a_stand_in_is_another_when_what_it_imports_has_changed(run: Path, tmp_path: Path) -> None:
+    """The file of the stand-in itself stays the same."""
+    helper, file = tmp_path / "slopes_of_the_stand_in.py", tmp_path / "stand_in.py"
+    file.write_text(
+        "from slopes_of_the_stand_in import slope\n\ndef smooth(x):\n    return slope(x)\n", encoding="utf-8"
+    )
+    request = EvaluationRequest("natural,pgd-2", samples=40, bpda={"body.1": f"{file}:smooth"})
+    helper.write_text("def slope(x):\n    return x.relu()\n", encoding="utf-8")
+    assert evaluated(run, request)[1]
+    assert not evaluated(run, request)[1]
+    helper.write_text("def slope(x):\n    return 2 * x\n", encoding="utf-8")
+    assert evaluated(run, request)[1]
+
+
 def python(folder: Path, attacks: Any = "natural,pgd-2", **options: Any) -> tuple[Evaluation, int]:
     samples, events = digits().take(slice(60)), list[EvaluationProgress]()
     found = sihg.evaluate(

@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from sihg.robust.attacks.pgd import PGD as PGD
     from sihg.robust.attacks.replaced_gradients import replace_gradients as replace_gradients
     from sihg.robust.attacks.search import Search as Search
-    from sihg.robust.attacks.search import Verdict as Verdict
     from sihg.robust.attacks.square import Square as Square
     from sihg.robust.attacks.transfer import Transfer as Transfer
     from sihg.robust.attacks.user_function import FunctionAttack as FunctionAttack
+    from sihg.robust.attacks.verdict import Verdict as Verdict
 
 _HOMES = {
     name: name.lower() for name in ("APGD", "CW", "Certified", "DeepFool", "FAB", "Noise", "PGD", "Square", "Transfer")
 }
 _HOMES |= {"Attack": "base", "FGSM": "pgd", "FunctionAttack": "user_function", "MIFGSM": "mi_fgsm", "Natural": "base"}
-_HOMES |= {"Search": "search", "Verdict": "search", "replace_gradients": "replaced_gradients"}
+_HOMES |= {"Search": "search", "Verdict": "verdict", "replace_gradients": "replaced_gradients"}
 __all__ = ["ATTACK_FORMS", "build_attack", *_HOMES]
 
 

@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from sihg.robust.attacks.search import Rows, Search, true_places
+from sihg.robust.attacks.attacked_rows import Rows
+from sihg.robust.attacks.search import Search, true_places
 from sihg.robust.gradients import Loss, ascent_loss, dlr, targeted_dlr
 from sihg.robust.threat import L1Set
 

@@ -34,8 +34,10 @@ def _level(g: Tensor, knots: Tensor, c: Tensor) -> Tensor:
     """Solve sum_i g_i min(λ, knots_i) = c for λ, which is huge if the sum stays below c.
 
     The sum is concave in λ and linear between knots. So Newton's method from 0 never goes too far, and ends after a
-    few steps, once a step passes no knot.
+    few steps, once a step passes no knot. Other devices than a CPU would be waited for at each of them; they sort.
     """
+    if g.device.type != "cpu":
+        return _level_by_sorting(g, knots, c)
     most, buffer = torch.finfo(g.dtype).max, torch.empty_like(knots)
     before = torch.gt(knots, 0, out=buffer).mul_(g).sum(-1, keepdim=True)
     λ = torch.where(before > 0, c / before, most).clamp_(max=most)
@@ -45,3 +47,19 @@ def _level(g: Tensor, knots: Tensor, c: Tensor) -> Tensor:
             return λ
         short = c - torch.minimum(knots, λ, out=buffer).mul_(g).sum(-1, keepdim=True)
         λ, before = torch.where(slope > 0, λ + short.clamp_(min=0) / slope, most).clamp_(max=most), slope
+
+
+def _level_by_sorting(g: Tensor, knots: Tensor, c: Tensor) -> Tensor:
+    """Solve the same without asking for a value: find the first knot at which the sum reaches c."""
+    most = torch.finfo(g.dtype).max
+    knots, order = knots.clamp(max=most).sort(dim=-1)
+    g = g.expand(knots.shape).gather(-1, order)
+    spent = (g * knots).cumsum(-1)  # by the entries up to each knot
+    rest = g.flip(-1).cumsum(-1).flip(-1)  # the slope before each knot
+    reached = spent + knots * (rest - g)
+    first = (reached < c).sum(-1, keepdim=True)
+    place = first.clamp(max=knots.shape[-1] - 1)
+    before = torch.where(place > 0, spent.gather(-1, (place - 1).clamp(min=0)), 0.0)
+    slope = rest.gather(-1, place)
+    λ = torch.where(slope > 0, (c - before).clamp(min=0) / slope, most)
+    return torch.where(first < knots.shape[-1], λ, most).clamp(max=most)

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from sihg.errors import UnknownNameError
 from sihg.robust.attacks._apgd_runs import MomentumRun, SparseRun
+from sihg.robust.attacks.attacked_rows import Rows
 from sihg.robust.attacks.base import Attack, check_counts
-from sihg.robust.attacks.search import EXACT_STEPS, Rows, Search
+from sihg.robust.attacks.search import EXACT_STEPS, Search
 from sihg.robust.gradients import DLR_CLASSES, TARGETED_DLR_CLASSES, wrong_classes
 from sihg.robust.threat import surface_noise
 

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from sihg.errors import InputError
 from sihg.robust.attacks.random_models import Draws
 from sihg.robust.attacks.runner import attack_batch
-from sihg.robust.attacks.search import Search, Verdict
+from sihg.robust.attacks.search import Search
+from sihg.robust.attacks.verdict import Verdict
 from sihg.robust.threat import Ball, Bounds
 
 

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from sihg.errors import InputError
 from sihg.robust.attacks.base import Attack
-from sihg.robust.attacks.search import Search, check_logits
+from sihg.robust.attacks.output_checks import check_logits
+from sihg.robust.attacks.search import Search
 from sihg.robust.certify import worst_case_margins
 from sihg.robust.gradients import evaluation_mode
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from sihg.errors import InputError
-from sihg.robust.attacks.search import ROWS_PER_DRAW
+from sihg.robust.attacks.attacked_rows import ROWS_PER_DRAW
 
 MAX_VALUES, MAX_ROWS = 1024 * 784, 1024  # values of x, and rows, in a chunk: measured, see benchmarks/attack_speed.py
 _row_limit: ContextVar[int | None] = ContextVar("row_limit", default=None)

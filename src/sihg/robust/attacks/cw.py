@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from sihg.errors import InputError
+from sihg.robust.attacks.attacked_rows import Rows
 from sihg.robust.attacks.base import Attack, check_counts
-from sihg.robust.attacks.search import Rows, Search
+from sihg.robust.attacks.search import Search
 from sihg.robust.gradients import leads
 
 BETA_1, BETA_2, TINY = 0.9, 0.999, 1e-8  # of Adam

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from sihg.errors import InputError
+from sihg.robust.attacks.attacked_rows import Rows
 from sihg.robust.attacks.base import Attack, check_counts
 from sihg.robust.attacks.fab import REACH
-from sihg.robust.attacks.search import Rows, Search
+from sihg.robust.attacks.search import Search
 from sihg.robust.gradients import logit_difference, misclassified, wrong_classes
 
 NORMS = ("linf", "l2")

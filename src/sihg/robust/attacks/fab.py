@@ -10,10 +10,12 @@ from torch import Tensor
 
 from sihg.parse import ORDERS
 from sihg.robust.attacks._hyperplane import shortest_steps
+from sihg.robust.attacks.attacked_rows import Rows
 from sihg.robust.attacks.base import Attack, check_counts
-from sihg.robust.attacks.search import Rows, Search
+from sihg.robust.attacks.search import Search
 from sihg.robust.gradients import logit_difference, margins, wrong_classes
 from sihg.robust.threat import uniform_noise
+from sihg.robust.waits import upload
 
 ALPHA_MAX, ETA, BETA = 0.1, 1.05, 0.9  # the paper's: most pull towards x, overshoot, step back
 VALUES_PER_BLOCK = 64_000  # of x, in rows whose arithmetic is done together: about what a cache holds
@@ -105,6 +107,10 @@ class FAB(Attack):
                 if not len(rows):
                     return
             wrong = rows.breaks(logits)
+            if wrong.device.type != "cpu":  # which a mask as an index would wait for
+                inner = rows.x + BETA * (point - rows.x)
+                point = torch.where(wrong.view(-1, *(1,) * (point.dim() - 1)), inner, point)
+                continue
             point[wrong] = rows.x[wrong] + BETA * (point[wrong] - rows.x[wrong])
 
     def _linearise(self, search: Search, rows: Rows, target: Tensor, point: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -146,8 +152,8 @@ class FAB(Attack):
         low, high = x - REACH * self.eps, x + REACH * self.eps
         if self.bounds is None:
             return low, high
-        least, most = (torch.as_tensor(b, dtype=x.dtype, device=x.device) for b in self.bounds)
-        return torch.maximum(low, least), torch.minimum(high, most)
+        least, most = (upload(b.to(x.dtype), x.device) if isinstance(b, Tensor) else b for b in self.bounds)
+        return low.clamp_(min=least), high.clamp_(max=most)
 
     def _start(self, rows: Rows, seed: int, run: int) -> Tensor:
         if run % self.restarts == 0:

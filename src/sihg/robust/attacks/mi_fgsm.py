@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from sihg.errors import InputError
+from sihg.robust.attacks._steepest_run import ascend_steps
+from sihg.robust.attacks.attacked_rows import Rows
 from sihg.robust.attacks.base import Attack, check_counts
-from sihg.robust.attacks.search import EXACT_STEPS, Rows, Search
-from sihg.robust.gradients import ascent_loss
+from sihg.robust.attacks.search import Search
 from sihg.robust.threat import uniform_noise
 
 
@@ -69,22 +70,19 @@ class MIFGSM(Attack):
             self._ascend(search, rows, self._start(rows, seed, run))
 
     def _ascend(self, search: Search, rows: Rows, delta: Tensor) -> None:
-        eta, order = self.step_size or self.eps / self.steps, 2 if self.norm == "l2" else 1
-        m = torch.zeros_like(delta)
-        for step in range(self.steps):
-            point, exact = rows.x + delta, step >= self.steps - EXACT_STEPS
-            logits, _, g = search.compute_gradient(rows, point, ascent_loss(rows.target), exact=exact)
-            held = None if self.last_iterate else search.record_broken(rows, point, logits)
-            if held is not None:
-                rows = rows.take(held)
-                delta, m, g = (tensor.index_select(0, held) for tensor in (delta, m, g))
-                if not len(rows):
-                    return
-            lengths = torch.linalg.vector_norm(g.flatten(1), ord=order, dim=1).clamp_(min=torch.finfo(g.dtype).tiny)
-            m = m.mul_(self.momentum).add_(g.div_(lengths.view(-1, *(1,) * (g.dim() - 1))))
-            rows.feasible.climb_(delta, m.clone(), eta)
-        point = rows.x + delta
-        search.record(rows, point, search.compute_logits(rows, point))
+        ascend_steps(
+            *(search, rows, delta, self.step_size or self.eps / self.steps),
+            steps=self.steps,
+            last_iterate=self.last_iterate,
+            direction=self._add_momentum,
+            memory=torch.zeros_like(delta),
+        )
+
+    def _add_momentum(self, g: Tensor, m: Tensor) -> Tensor:
+        """Add the gradient of length 1 to μ m, in place; return a copy, which the step may change."""
+        order = 2 if self.norm == "l2" else 1
+        lengths = torch.linalg.vector_norm(g.flatten(1), ord=order, dim=1).clamp_(min=torch.finfo(g.dtype).tiny)
+        return m.mul_(self.momentum).add_(g.div_(lengths.view(-1, *(1,) * (g.dim() - 1)))).clone()
 
     def _start(self, rows: Rows, seed: int, run: int) -> Tensor:
         if run == 0:

@@ -10,13 +10,15 @@ import torch
 from torch import Tensor
 
 from sihg.errors import InputError
+from sihg.robust.attacks.attacked_rows import Rows
 from sihg.robust.attacks.base import Attack, check_counts
 from sihg.robust.attacks.cw import CW
 from sihg.robust.attacks.deepfool import DeepFool
 from sihg.robust.attacks.fab import FAB
+from sihg.robust.attacks.output_checks import SLACK
 from sihg.robust.attacks.pgd import PGD
 from sihg.robust.attacks.registry import build_attack
-from sihg.robust.attacks.search import SLACK, Rows, Search, true_places
+from sihg.robust.attacks.search import Search, true_places
 from sihg.robust.threat import Ball, uniform_noise
 
 HALVINGS = 10  # of the segment from x to a point found

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from sihg.errors import InputError
 from sihg.parse import Number, parse_number
+from sihg.robust.attacks._steepest_run import ascend_steps
+from sihg.robust.attacks.attacked_rows import Rows
 from sihg.robust.attacks.base import Attack, check_counts
-from sihg.robust.attacks.search import EXACT_STEPS, Rows, Search
-from sihg.robust.gradients import ascent_loss
+from sihg.robust.attacks.search import Search
 from sihg.robust.threat import Bounds, uniform_noise
 
 
@@ -66,18 +67,7 @@ class PGD(Attack):
 
     def ascend(self, search: Search, rows: Rows, delta: Tensor, eta: float | Tensor) -> None:
         """Run once from `delta` with steps of length `eta`, a number or one per row."""
-        for step in range(self.steps):
-            point, exact = rows.x + delta, step >= self.steps - EXACT_STEPS
-            logits, _, g = search.compute_gradient(rows, point, ascent_loss(rows.target), exact=exact)
-            held = None if self.last_iterate else search.record_broken(rows, point, logits)
-            if held is not None:
-                rows, delta, g = rows.take(held), delta.index_select(0, held), g.index_select(0, held)
-                eta = eta.index_select(0, held) if isinstance(eta, Tensor) else eta
-                if not len(rows):
-                    return
-            rows.feasible.climb_(delta, g, eta)
-        point = rows.x + delta
-        search.record(rows, point, search.compute_logits(rows, point))
+        ascend_steps(search, rows, delta, eta, steps=self.steps, last_iterate=self.last_iterate)
 
     def _start(self, rows: Rows, seed: int, run: int) -> Tensor:
         if not self.random_start:

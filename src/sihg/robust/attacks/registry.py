@@ -3,7 +3,6 @@
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from hashlib import sha256
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from sihg.errors import InputError, UnknownNameError
 from sihg.parse import Number, parse_int, parse_names, parse_number
-from sihg.user_code import FORMS, call_user_code, load_callable
+from sihg.user_code import FORMS, call_user_code, load_callable, sha256_of_code
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -229,12 +228,12 @@ def _describe(attack: "Attack") -> str:
 
 
 def sha256_of_source(found: Any) -> str:
-    """Return the SHA-256 of the file of a function or class; empty if it is in no file."""
+    """Return the SHA-256 of the code of a function or class, with what it imports; empty if it is in no file."""
     try:
         file = Path(inspect.getsourcefile(found) or "")
     except (TypeError, OSError):  # a builtin, or written where no file is
         return ""
-    return sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
+    return sha256_of_code(file, found.__module__) if file.is_file() else ""
 
 
 def attack_names(attacks: Attacks) -> list[str]:

@@ -1,131 +1,23 @@
 """The state of an attack on a chunk of samples: the rows that are not broken yet, and the best points so far."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import NoReturn
+from functools import partial
 
 import torch
-from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from sihg.core.draw import generator
-from sihg.core.processes import Processes
-from sihg.errors import InputError, NotFiniteError
+from sihg.robust.attacks.attacked_rows import Rows
+from sihg.robust.attacks.output_checks import SLACK, check_logits, refuse_gradient
 from sihg.robust.attacks.random_models import BREAK, ONCE, VERDICT, Draws, average, pick_draw
-from sihg.robust.gradients import Loss, breaks, leads
+from sihg.robust.gradients import Loss
 from sihg.robust.precision import exact_float32, to_float32
-from sihg.robust.threat import Ball, Feasible
-from sihg.robust.waits import late, look_at, read_collected, refuse_if, upload
+from sihg.robust.threat import Ball
+from sihg.robust.waits import late, look_at, read_collected, refuse_if
 
-ROWS_PER_DRAW = 64  # rows that share a generator, so that draws do not depend on how many rows are attacked at once
 EXACT_STEPS = 1  # the last of a run whose gradient is float32, as is the pass after it; 5 break hardly more
-SLACK = 1e-5  # of eps: what rounding may add to a distance
 OnPass = Callable[[int, int, int], object]  # receives new passes, new forward passes, and rows known to be broken
-
-
-@dataclass(frozen=True, eq=False)
-class Verdict:
-    """What an attack found, per row, and what it cost.
-
-    Args:
-        x_adv: The first misclassified point found, else the point of smallest margin.
-        broken: Whether x_adv is misclassified.
-        prediction: The class of x_adv.
-        margin: At x_adv, the logit of the label minus the largest other one.
-        distance: The norm of x_adv - x.
-        passes: Forward-backward passes, summed over rows.
-        forwards: Forward passes without a backward pass, summed over rows.
-        classes: Outputs of the model.
-        wrong: How many of the draws that classified x_adv are wrong; with one draw, whether it is.
-    Example:
-        >>> from sihg.robust.attacks import Natural
-        >>> Natural().run(nn.Identity(), torch.tensor([[0.0, 1.0]]), torch.tensor([0])).broken
-        tensor([True])
-    """
-
-    x_adv: Tensor
-    broken: Tensor
-    prediction: Tensor
-    margin: Tensor
-    distance: Tensor
-    passes: int
-    forwards: int
-    classes: int
-    wrong: Tensor
-
-
-def share_verdicts(own: Verdict | None, processes: Processes) -> list[Verdict | None]:
-    """Return the verdicts of all processes, in their order; None for a process that attacked nothing."""
-    data = b""
-    if own is not None:
-        counts = torch.tensor([own.passes, own.forwards, own.classes])
-        names = ("x_adv", "broken", "prediction", "margin", "distance", "wrong")
-        tensors = {name: getattr(own, name) for name in names}
-        data = save({name: t.detach().cpu().contiguous() for name, t in {**tensors, "counts": counts}.items()})
-    shared: list[Verdict | None] = []
-    for part in processes.gather_bytes(data):
-        if not part:
-            shared.append(None)
-            continue
-        found = load(part)
-        passes, forwards, classes = found.pop("counts").tolist()
-        shared.append(Verdict(**found, passes=passes, forwards=forwards, classes=classes))
-    return shared
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Samples that are attacked together."""
-
-    x: Tensor
-    y: Tensor
-    feasible: Feasible  # the perturbations allowed for each row
-    number: Tensor  # of each row in the user's data: decides its draws, and names it in errors
-    place: Tensor  # of each row among those that the search began with
-    target: Tensor | None = None  # the class that each row shall get, else any wrong one
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    def take(self, index: Tensor) -> "Rows":
-        """Return the rows at these places."""
-        x, y, number, place = (rows.index_select(0, index) for rows in (self.x, self.y, self.number, self.place))
-        target = None if self.target is None else self.target.index_select(0, index)
-        return Rows(x, y, self.feasible.rows(index), number, place, target)
-
-    def alone(self) -> "Rows":
-        """Return the same rows for a search of their own."""
-        return replace(self, place=torch.arange(len(self), device=self.x.device))
-
-    def breaks(self, logits: Tensor) -> Tensor:
-        """Return which rows are broken at points with these logits."""
-        return breaks(logits, self.y, self.target)
-
-    def leads(self, logits: Tensor) -> Tensor:
-        """Return how far rows are from broken: a margin of logits, negative where they are."""
-        return leads(logits, self.y, self.target)
-
-    def draw(self, shape: Sequence[int], make: Callable[..., Tensor], seed: int, purpose: str, run: int = 0) -> Tensor:
-        """Draw make(shape=..., generator=...) for each row; a row's draw depends on its number, not on other rows."""
-        numbers = self._numbers
-        out, block = torch.empty(len(self), *shape, dtype=self.x.dtype), numbers // ROWS_PER_DRAW
-        for number in block.unique().tolist():
-            rows = (block == number).nonzero().flatten()
-            drawn = make(shape=(ROWS_PER_DRAW, *shape), generator=generator(seed, purpose, run, number))
-            out[rows] = drawn.to(out)[numbers[rows] % ROWS_PER_DRAW]
-        return upload(out, self.x.device)
-
-    @cached_property
-    def _numbers(self) -> Tensor:
-        """The numbers on the host, which draws."""
-        return self.number.cpu()
-
-    def draw_uniform(self, shape: Sequence[int], seed: int, purpose: str, run: int = 0) -> Tensor:
-        """Draw numbers in [0, 1) for each row."""
-        return self.draw(shape, partial(_uniform, dtype=self.x.dtype), seed, purpose, run)
 
 
 class Search:
@@ -250,7 +142,7 @@ class Search:
         g = g.contiguous() if 0 in g.stride() else g  # an expanded gradient could not be changed in place
         if not self._on_cpu or not math.isfinite(float(g.sum())):  # on a CPU the sum is the cheaper test
             bad = ~torch.isfinite(g).flatten(1).all(1)  # g itself is changed in place
-            refuse_if(bad.any(), partial(_refuse_gradient, rows, bad))
+            refuse_if(bad.any(), partial(refuse_gradient, rows, bad))
         if not exact or self.draws.votes > 1:
             logits = self._confirm(rows, point.detach(), logits)
         return logits, losses.to(g), g
@@ -370,59 +262,3 @@ class Search:
 def true_places(mask: Tensor) -> Tensor:
     """Return the places where the mask is true: indexing by place is faster than by mask."""
     return mask.nonzero().flatten()
-
-
-def check_logits(logits: Tensor, rows: Rows, *, labels: bool = True) -> Tensor:
-    """Return the logits; raise InputError unless they are finite floats (n, classes) with one for every label.
-
-    Args:
-        logits: What the model returned.
-        rows: The rows that it got.
-        labels: Whether to look at the labels.
-    """
-    if not isinstance(logits, Tensor) or not logits.is_floating_point():
-        what = logits.dtype if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
-        raise InputError("logits-type", what=what)
-    values, y = logits.detach(), rows.y
-    if values.dim() != 2 or len(values) != len(y):
-        raise InputError("logits-shape", shape=tuple(values.shape), count=len(y))
-    refuse_if(~torch.isfinite(values).all(), _refuse_logits)
-    if labels and int(y.max()) >= values.shape[1]:
-        row = int((y >= values.shape[1]).nonzero()[0])
-        raise InputError("label-beyond-outputs", row=int(rows.number[row]), y=int(y[row]), shape=values.shape[1])
-    if labels and rows.target is not None and int(rows.target.max()) >= values.shape[1]:
-        row = int(rows.target.argmax())
-        most = values.shape[1] - 1
-        raise InputError("targets-range", row=int(rows.number[row]), target=int(rows.target[row]), most=most)
-    return logits
-
-
-def _refuse_logits() -> NoReturn:
-    raise NotFiniteError("logits-not-finite")
-
-
-def _refuse_gradient(rows: Rows, bad: Tensor) -> NoReturn:
-    raise NotFiniteError("input-gradient-not-finite", row=int(rows.number[int(bad.nonzero()[0])]))
-
-
-def check_points(name: str, ball: Ball, x: Tensor, x_adv: Tensor, numbers: Tensor) -> None:
-    """Raise InputError for points of an attack that are not finite, or outside the ball or the bounds."""
-    if not bool(torch.isfinite(x_adv).all()):
-        raise InputError("points-not-finite", row=int(numbers[_first_row(~torch.isfinite(x_adv))]), name=name)
-    far = ball.lengths(x_adv - x)
-    over = far - ball.eps * (1 + SLACK) - 8 * torch.finfo(x.dtype).eps * ball.lengths(x)
-    if len(x) and float(over.max()) > 0:
-        row = int(over.argmax())
-        raise InputError("points-outside-ball", row=int(numbers[row]), name=name, far=float(far[row]), eps=ball.eps)
-    if not torch.equal(ball.clip(x_adv), x_adv):
-        row = int(numbers[_first_row(ball.clip(x_adv) != x_adv)])
-        raise InputError("points-outside-bounds", row=row, name=name)
-
-
-def _first_row(mask: Tensor) -> int:
-    """Return the first row in which the mask is true anywhere."""
-    return int(mask.flatten(1).any(1).nonzero()[0])
-
-
-def _uniform(shape: Sequence[int], generator: torch.Generator, dtype: torch.dtype) -> Tensor:
-    return torch.rand(shape, generator=generator, dtype=dtype)

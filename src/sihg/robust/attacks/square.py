@@ -11,8 +11,9 @@ from torch import Tensor
 
 from sihg.errors import InputError
 from sihg.parse import ORDERS
+from sihg.robust.attacks.attacked_rows import Rows
 from sihg.robust.attacks.base import Attack, check_counts
-from sihg.robust.attacks.search import Rows, Search
+from sihg.robust.attacks.search import Search
 from sihg.robust.gradients import margins, misclassified
 
 QUERIES = 5000  # as in AutoAttack

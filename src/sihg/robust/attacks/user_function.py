@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from sihg.errors import InputError
 from sihg.robust.attacks.base import Attack
-from sihg.robust.attacks.search import Search, check_points
+from sihg.robust.attacks.output_checks import check_points
+from sihg.robust.attacks.search import Search
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -108,6 +108,9 @@ def _samples(
 ) -> Samples:
     """Convert two arrays to samples; `classes` are those of the training samples, None for the training samples."""
     for key in (x, y):
+        if key not in arrays and path.is_dir():
+            files = ", ".join(sorted(file.name for file in path.glob("*.npy")))
+            raise InputError("npy-files", file=f"{key}.npy", path=path, files=files or "no other .npy file")
         if key not in arrays:
             raise InputError("npz-arrays", array=key, path=path, names=", ".join(arrays) or "nothing")
     given, labels = arrays[x], arrays[y]

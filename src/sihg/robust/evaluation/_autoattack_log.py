@@ -7,7 +7,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from sihg.robust.attacks.runner import Outcome, Part
+from sihg.robust.attacks.outcome import Outcome
+from sihg.robust.attacks.runner import Part
 from sihg.robust.threat import Ball
 from sihg.store.schema import Check
 

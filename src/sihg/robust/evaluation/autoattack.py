@@ -16,16 +16,11 @@ from sihg.robust.attacks.apgd import APGD
 from sihg.robust.attacks.base import Attack, Natural, check_counts
 from sihg.robust.attacks.chunk_size import limit_rows
 from sihg.robust.attacks.fab import FAB
+from sihg.robust.attacks.input_checks import check_device, check_model, check_plans, check_range
+from sihg.robust.attacks.outcome import join_outcomes
 from sihg.robust.attacks.random_models import ADVISED_EOT, VOTES, Draws
 from sihg.robust.attacks.registry import STANDARD
-from sihg.robust.attacks.runner import (
-    attack_parts,
-    check_device,
-    check_model,
-    check_plans,
-    check_range,
-    join_outcomes,
-)
+from sihg.robust.attacks.runner import attack_parts
 from sihg.robust.attacks.square import Square
 from sihg.robust.data.pixels import as_tensor
 from sihg.robust.data.samples import open_samples

@@ -9,9 +9,9 @@ from sihg.robust.attacks.deepfool import DeepFool
 from sihg.robust.attacks.mi_fgsm import MIFGSM
 from sihg.robust.attacks.nearest import Nearest
 from sihg.robust.attacks.noise import Noise
+from sihg.robust.attacks.outcome import Outcome
 from sihg.robust.attacks.pgd import PGD
 from sihg.robust.attacks.registry import Plan
-from sihg.robust.attacks.runner import Outcome
 from sihg.robust.attacks.transfer import Transfer
 from sihg.robust.evaluation.diagnostics import warn_if
 from sihg.robust.evaluation.remedies import real_attacks

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from sihg.robust.attacks.base import Natural
+from sihg.robust.attacks.input_checks import HALF_PRECISION, load_rows
 from sihg.robust.attacks.noise import Noise
+from sihg.robust.attacks.outcome import Outcome
 from sihg.robust.attacks.pgd import PGD
 from sihg.robust.attacks.random_models import ADVISED_EOT, ONCE, VOTES, Draws
 from sihg.robust.attacks.registry import Plan
-from sihg.robust.attacks.runner import HALF_PRECISION, Outcome, attack_batch, load_rows
+from sihg.robust.attacks.runner import attack_batch
 from sihg.robust.attacks.transfer import Transfer
 from sihg.robust.data.samples import Samples, stratified_rows
 from sihg.robust.evaluation.masking_module import suggest_bpda

@@ -15,6 +15,8 @@ from sihg.core.processes import ALONE, Processes
 from sihg.parse import Number, parse_number
 from sihg.robust.attacks.base import Natural
 from sihg.robust.attacks.chunk_size import limit_rows
+from sihg.robust.attacks.input_checks import check_model, check_plans, check_range, load_rows
+from sihg.robust.attacks.outcome import Outcome, join_outcomes
 from sihg.robust.attacks.random_models import VOTES, Draws
 from sihg.robust.attacks.registry import Attacks, check_radii
 from sihg.robust.attacks.replaced_gradients import (
@@ -22,15 +24,7 @@ from sihg.robust.attacks.replaced_gradients import (
     check_stand_ins,
     replace_gradients,
 )
-from sihg.robust.attacks.runner import (
-    Outcome,
-    attack_parts,
-    check_model,
-    check_plans,
-    check_range,
-    join_outcomes,
-    load_rows,
-)
+from sihg.robust.attacks.runner import attack_parts
 from sihg.robust.data.samples import open_samples
 from sihg.robust.evaluation.coverage import inspect_coverage, inspect_minimum_coverage, is_decided
 from sihg.robust.evaluation.diagnostics import (
@@ -279,6 +273,7 @@ def _attack(
         known=known,
         processes=processes,
         on_pass=None if tracker is None else tracker.on_pass,
+        points_to="none" if partial is None else partial.points_to,
     )
     for part in parts:
         outcomes[part.key] = part.outcome

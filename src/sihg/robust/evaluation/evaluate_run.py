@@ -11,10 +11,10 @@ from torch import nn
 from sihg.core.processes import ALONE, Processes
 from sihg.errors import InputError, UnknownNameError
 from sihg.parse import file_name, parse_norm, parse_number
+from sihg.robust.attacks.input_checks import check_device, check_model
 from sihg.robust.attacks.nearest import plan_nearest
 from sihg.robust.attacks.random_models import Draws
 from sihg.robust.attacks.registry import Attacks, attack_names, parse_curve, plan_attacks
-from sihg.robust.attacks.runner import check_device, check_model
 from sihg.robust.data.samples import Samples
 from sihg.robust.data.sources import open_data
 from sihg.robust.evaluation.evaluate import run_task

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from sihg.errors import InputError
+from sihg.robust.attacks.outcome import Outcome
 from sihg.robust.attacks.registry import radius_name
-from sihg.robust.attacks.runner import Outcome
 from sihg.robust.evaluation.own_seal import seal_record
 from sihg.robust.evaluation.partial import PartialResults
 from sihg.robust.threat import Ball

@@ -13,10 +13,12 @@ from torch import Tensor, nn
 
 from sihg.core.draw import seeded
 from sihg.errors import InputError
+from sihg.robust.attacks.input_checks import load_rows
+from sihg.robust.attacks.outcome import Outcome
 from sihg.robust.attacks.random_models import ONCE, Draws
 from sihg.robust.attacks.registry import Plan
 from sihg.robust.attacks.replaced_gradients import replace_gradients
-from sihg.robust.attacks.runner import Outcome, attack_batch, load_rows
+from sihg.robust.attacks.runner import attack_batch
 from sihg.robust.data.samples import Samples
 from sihg.robust.evaluation.task import Task
 from sihg.robust.gradients import compute_logits, device_of

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from sihg.robust.models.training_tag import ATTRIBUTE
 from sihg.store.checkpoint import sha256_of_tensors
+from sihg.user_code import sha256_of_code
 
 OWN_CODE = ("sihg", "torch")  # whose versions a record has
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, np.generic)
@@ -46,10 +47,10 @@ def _own_classes(model: nn.Module) -> list[type]:
 
 
 def _describe_class(kind: type) -> str:
-    """Return the name of a class with the sum of its file; of one in no file, as in a notebook, that of its methods."""
+    """Return the name of a class with the sum of its code; of one in no file, as in a notebook, that of its methods."""
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
     if file is not None and Path(file).is_file():
-        return f"{kind.__qualname__} {hashlib.sha256(Path(file).read_bytes()).hexdigest()}"
+        return f"{kind.__qualname__} {sha256_of_code(Path(file), kind.__module__)}"
     methods = (inspect.unwrap(value) for _, value in sorted(vars(kind).items()) if callable(value))
     return " ".join([kind.__qualname__, *(_describe_code(m.__code__) for m in methods if isinstance(m, FunctionType))])
 

@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from sihg.robust.attacks.chunk_size import rows_per_chunk
-from sihg.robust.attacks.runner import load_rows
+from sihg.robust.attacks.input_checks import load_rows
 from sihg.robust.data.samples import Samples, stratified_rows
 from sihg.robust.gradients import compute_logits, cross_entropy_per_row, misclassified
 from sihg.robust.models.normalise import behind_normalise, known_normalisations, put_in_front

@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sihg.errors import InputError
-from sihg.robust.attacks.runner import Outcome, Part
+from sihg.robust.attacks.outcome import Outcome
+from sihg.robust.attacks.runner import Part
+from sihg.robust.attacks.verdict import PointsTo
 from sihg.store.arrays import read_arrays, write_arrays
 from sihg.store.files import make_parents, open_in_place, status, sync_folder
 from sihg.store.run_folder import FolderHandle
@@ -66,6 +68,7 @@ class PartialResults:
         self.points_path = None if folder is None or not points else folder / f"{name}.points.npy"
         self.identity = json.dumps({**identity, "points": points}, sort_keys=True)
         self._keep_points, self._keep_nearest, self._handle = points, nearest, handle
+        self.points_to: PointsTo = "none" if not points else "all" if folder is None else "first"
         self._key = user_key() or secrets.token_bytes()  # without a kept key, an interrupted evaluation starts over
         self._points: NDArray[np.floating] | None = None
         self._outcomes = {} if self.path is None else self._read(self.path)

@@ -15,10 +15,12 @@ from torch import Tensor, nn
 
 from sihg.errors import SihgError
 from sihg.robust.attacks.base import Natural
+from sihg.robust.attacks.input_checks import load_rows
+from sihg.robust.attacks.outcome import Outcome
 from sihg.robust.attacks.pgd import FGSM, PGD
 from sihg.robust.attacks.random_models import ONCE, Draws
 from sihg.robust.attacks.registry import Plan
-from sihg.robust.attacks.runner import Outcome, load_rows, run_attacks
+from sihg.robust.attacks.runner import run_attacks
 from sihg.robust.attacks.search import OnPass
 from sihg.robust.data.samples import Samples, stratified_rows
 from sihg.robust.evaluation.diagnostics import CHANCE, MIN_SAMPLES, NO_GRADIENT, warn_if

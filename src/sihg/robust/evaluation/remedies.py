@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from sihg.robust.attacks.base import Attack, Natural
+from sihg.robust.attacks.outcome import Outcome
 from sihg.robust.attacks.registry import STANDARD, Plan
-from sihg.robust.attacks.runner import Outcome
 
 
 def real_attacks(plan: Plan) -> list[Attack]:

@@ -6,8 +6,8 @@ from torch import nn
 
 from sihg.errors import UnknownNameError
 from sihg.robust.attacks.chunk_size import rows_per_chunk
+from sihg.robust.attacks.input_checks import load_rows
 from sihg.robust.attacks.registry import Plan
-from sihg.robust.attacks.runner import load_rows
 from sihg.robust.data.samples import Samples
 from sihg.robust.gradients import inner_mode, input_gradient
 from sihg.robust.precision import FORMATS, FormatChoice, choose_format, number_formats

@@ -14,7 +14,7 @@ import torch
 
 from sihg.core.processes import ALONE, Processes
 from sihg.errors import InputError
-from sihg.robust.attacks.runner import Outcome, join_outcomes
+from sihg.robust.attacks.outcome import Outcome, join_outcomes
 from sihg.robust.evaluation.findings import PER_SAMPLE, Findings
 from sihg.robust.evaluation.own_seal import FIELD, Record, has_own_seal, record_content
 from sihg.robust.evaluation.partial import map_points

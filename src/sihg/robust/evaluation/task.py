@@ -15,6 +15,7 @@ from sihg.errors import InputError
 from sihg.parse import file_name
 from sihg.robust.attacks.certified import Proof, has_interval_bounds
 from sihg.robust.attacks.chunk_size import limit_rows
+from sihg.robust.attacks.input_checks import check_module, load_rows
 from sihg.robust.attacks.random_models import Draws
 from sihg.robust.attacks.registry import Attacks, LoadSource, Plan, describe_plans, plan_attacks
 from sihg.robust.attacks.replaced_gradients import (
@@ -23,10 +24,6 @@ from sihg.robust.attacks.replaced_gradients import (
     describe_stand_ins,
     find_stand_ins,
     replace_gradients,
-)
-from sihg.robust.attacks.runner import (
-    check_module,
-    load_rows,
 )
 from sihg.robust.attacks.targeted import aim_plans
 from sihg.robust.attacks.transfer import Transfer

@@ -86,17 +86,26 @@ class Ball:
 
     def around(self, x: Tensor) -> "Feasible":
         """Return the perturbations allowed for each row of `x`, which must lie within the bounds."""
-        if self.bounds is None:
-            low, high = torch.full_like(x, -math.inf), torch.full_like(x, math.inf)
-        else:
-            least, most = (_expand(_on_device(b, x), x) for b in self.bounds)
-            refuse_if((x < least).any() | (x > most).any(), lambda: self._refuse_outside(x))
-            low, high = least - x, most - x
-            if not _are_unit(self.bounds):  # in [0, 1] no sum is rounded beyond the bounds
-                low, high = _shrink_into(x, low, least, 1), _shrink_into(x, high, most, -1)
+        low, high = self._limits(x)
         if self.norm == "linf":
             return LinfSet(low.clamp_(min=-self.eps), high.clamp_(max=self.eps))
         return (L2Set if self.norm == "l2" else L1Set)(low, high, ((None, self.eps),))
+
+    def box_around(self, x: Tensor) -> "Feasible":
+        """Return the perturbations of any size that the bounds allow, with the steps of this norm."""
+        low, high = self._limits(x)
+        return LinfSet(low, high) if self.norm == "linf" else (L2Set if self.norm == "l2" else L1Set)(low, high)
+
+    def _limits(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return how far each entry of `x`, which must lie within the bounds, can fall and rise."""
+        if self.bounds is None:
+            return torch.full_like(x, -math.inf), torch.full_like(x, math.inf)
+        least, most = (_expand(_on_device(b, x), x) for b in self.bounds)
+        refuse_if((x < least).any() | (x > most).any(), lambda: self._refuse_outside(x))
+        low, high = least - x, most - x
+        if not _are_unit(self.bounds):  # in [0, 1] no sum is rounded beyond the bounds
+            low, high = _shrink_into(x, low, least, 1), _shrink_into(x, high, most, -1)
+        return low, high
 
     def _refuse_outside(self, x: Tensor) -> NoReturn:
         bounds = _as_text(self.bounds or ())
