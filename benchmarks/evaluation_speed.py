@@ -6,6 +6,9 @@ are about `auto`. PGD of ours and of the peers as in `pgd_peers.py`, without che
 `autoattack_speed.py`, with the checks of both.
 
 A third model, of the bundled digits, only compares the accuracies that the two standard sets leave.
+
+All of it takes hours. `--only` runs single rows (a model and an attack), also with fewer samples, a batch size of the
+peers that is not searched for, and fewer peers. The claims are then checked on what was run.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +24,9 @@ from benchmarks import autoattack_speed, pgd_peers
 from benchmarks.mnist_models import DEFAULT_OUT
 from benchmarks.separate_processes import SeparateProcesses
 from benchmarks.timing import (
+    WHOLE,
     Measurement,
+    Part,
     Ratio,
     Report,
     Row,
@@ -44,6 +49,7 @@ from sihg.robust.training.weights import read_run_weights
 SEED = 0
 SECONDS = 0.0  # a repetition takes minutes: no more than --repetitions, at least MIN_REPETITIONS
 MAX_ABOVE = 0.2  # points of robust accuracy: ours above theirs
+STANDARD = "standard"
 PGD_STEPS = {"PGD-20": (20, 1), "PGD-50-10": (50, 10)}  # steps and restarts
 
 
@@ -77,21 +83,26 @@ class Case:
     auto: str
 
 
-def run(repetitions: int, out: Path | None) -> Report:
-    """Time all attacks on both models, and compare accuracies on three."""
+def run(repetitions: int, out: Path | None, part: Part = WHOLE) -> Report:
+    """Time all attacks on both models, and compare accuracies on three; or a part of that."""
     tables: dict[str, list[Row]] = {}
-    about: dict[str, Value] = {}
+    about: dict[str, Value] = {} if part is WHOLE else {"part": part.describe()}
     held = []
-    for recipe in RECIPES:
-        case = prepare(recipe, out or DEFAULT_OUT)
+    rows = choose_rows(part)
+    for recipe in dict.fromkeys(recipe for recipe, _ in rows):
+        case = prepare(recipe, out or DEFAULT_OUT, part.samples)
         about[f"{recipe.name}: eps, samples, auto"] = f"{case.eps:.4g}, {len(case.x)}, {case.auto}"
-        for name, (steps, restarts) in PGD_STEPS.items() if recipe.pgd else ():
-            timings = time_pgd(case, steps, restarts, repetitions)
+        for name, (steps, restarts) in PGD_STEPS.items():
+            if (recipe, name) not in rows:
+                continue
+            timings = time_pgd(case, steps, restarts, repetitions, part)
             tables[f"{recipe.name}: {name}"] = rows_of(timings)
             ratio = fastest_peer(timings, tuple(pgd_peers.PEERS))
             about[f"{recipe.name}: {name}, the fastest peer over ours (claim {recipe.pgd})"] = ratio
             held.append(ratio.median >= (recipe.pgd or 0))
-        timings = time_standard(case, repetitions if recipe.standard else 1)
+        if (recipe, STANDARD) not in rows:
+            continue
+        timings = time_standard(case, repetitions if recipe.standard else 1, part)
         tables[f"{recipe.name}: standard"] = rows_of(timings)
         if recipe.standard:
             ratio = fastest_peer(timings, ("pyautoattack",))
@@ -111,8 +122,19 @@ def run(repetitions: int, out: Path | None) -> Report:
     )
 
 
-def prepare(recipe: Recipe, out: Path) -> Case:
-    """Train the model, or resume it in `out`, and draw the samples."""
+def choose_rows(part: Part) -> list[tuple[Recipe, str]]:
+    """Return the models and attacks to run; exit with those that there are if none is meant."""
+    rows = [(recipe, name) for recipe in RECIPES for name in (*(PGD_STEPS if recipe.pgd else ()), STANDARD)]
+    chosen = [row for row in rows if part.has(f"{row[0].name}: {row[1]}")]
+    if unknown := set(part.peers) - set(pgd_peers.PEERS):
+        raise SystemExit(f"unknown peer {min(unknown)!r}: choose from {', '.join(pgd_peers.PEERS)}")
+    if not chosen:
+        raise SystemExit("--only names none of: " + "; ".join(f"{recipe.name}: {name}" for recipe, name in rows))
+    return chosen
+
+
+def prepare(recipe: Recipe, out: Path, count: int | None = None) -> Case:
+    """Train the model, or resume it in `out`, and draw `count` samples (None: those of the recipe)."""
     folder = out / recipe.name.replace(", ", "-").lower()
     resume = (folder / "config.toml").is_file()
     command = ["resume", str(folder)] if resume else ["train", *recipe.flags, "--out", str(folder)]
@@ -123,32 +145,34 @@ def prepare(recipe: Recipe, out: Path) -> Case:
         _, test = load(settings.data)
     except InputError as error:
         raise SkipBenchmark(str(error)) from error
-    samples = test if recipe.n >= len(test) else stratified_split(test, recipe.n)[1]
+    count = count or recipe.n
+    samples = test if count >= len(test) else stratified_split(test, count)[1]
     model = load_run(folder).requires_grad_(False)
     plans = {"pgd-20": build_plan("pgd-20", Ball(settings.eps))}
     auto = choose_precision(model, samples, plans, "auto").name
     return Case(recipe, model, samples.floats(), samples.y, settings.eps, auto)
 
 
-def time_pgd(case: Case, steps: int, restarts: int, repetitions: int) -> dict[str, Timings]:
+def time_pgd(case: Case, steps: int, restarts: int, repetitions: int, part: Part = WHOLE) -> dict[str, Timings]:
     """Time our PGD in float32 and as `auto` chooses, and that of the peers in their best batch sizes."""
     peers_case = pgd_peers.Case(case.recipe.name, case.model, case.x, case.y, case.eps, steps, restarts)
     attack = f"pgd-{steps}" + (f"-{restarts}" if restarts > 1 else "")
     with SeparateProcesses() as processes:
         calls = our_calls(processes, case, attack_once, attack)
-        for name in pgd_peers.PEERS:
-            size = processes(name, pgd_peers.find_best_batch_size, name, peers_case)
+        for name in part.peers or pgd_peers.PEERS:
+            size = part.batch_size or processes(name, pgd_peers.find_best_batch_size, name, peers_case)
             calls[f"{name}{pgd_peers.BEST_BATCHES}{size}"] = partial(
                 processes, name, pgd_peers.time_attack, name, peers_case, size
             )
         return time_interleaved(calls, repetitions, SECONDS, warmed=True)
 
 
-def time_standard(case: Case, repetitions: int) -> dict[str, Timings]:
+def time_standard(case: Case, repetitions: int, part: Part = WHOLE) -> dict[str, Timings]:
     """Time our standard set in float32 and as `auto` chooses, and that of pyautoattack in its best batch size."""
     with SeparateProcesses() as processes:
         arguments = (case.model, case.x, case.y)
-        size = processes("pyautoattack", autoattack_speed.find_best_batch_size, *arguments, case.eps)
+        find_size = partial(processes, "pyautoattack", autoattack_speed.find_best_batch_size)
+        size = part.batch_size or find_size(*arguments, case.eps)
         calls = our_calls(processes, case, evaluate, "standard")
         their_set = partial(processes, "pyautoattack", autoattack_speed.their_set)
         calls["pyautoattack"] = partial(their_set, *arguments, size, None, case.eps)

@@ -49,7 +49,7 @@ from benchmarks.timing import (
     time_once,
 )
 from sihg.core.draw import generator
-from sihg.robust.attacks.search import ROWS_PER_DRAW
+from sihg.robust.attacks.attacked_rows import ROWS_PER_DRAW
 from sihg.robust.threat import uniform_noise
 
 N, T, R = 2000, 50, 10

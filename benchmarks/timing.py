@@ -108,6 +108,30 @@ def time_interleaved(
 
 
 @dataclass(frozen=True)
+class Part:
+    """The part of a long benchmark that is to be run; the rest of its settings stay."""
+
+    only: tuple[str, ...] = ()  # texts that the name of a row must have, all of them; none: every row
+    samples: int | None = None
+    batch_size: int | None = None  # of the peers, instead of their best one
+    peers: tuple[str, ...] = ()  # none: all of them
+
+    def has(self, row: str) -> bool:
+        """Return whether a row belongs to the part."""
+        return all(text.lower() in row.lower() for text in self.only)
+
+    def describe(self) -> str:
+        """Return the flags that ask for this part."""
+        sizes = {"--samples": self.samples, "--batch-size": self.batch_size}
+        flags = [f"--only {text}" for text in self.only]
+        flags += [f"{flag} {size}" for flag, size in sizes.items() if size]
+        return " ".join([*flags, *(f"--peer {name}" for name in self.peers)])
+
+
+WHOLE = Part()
+
+
+@dataclass(frozen=True)
 class Report:
     """The claim of a benchmark, whether it holds in this run, what was run, and tables by title."""
 

@@ -38,9 +38,8 @@ def placeholders(message: str) -> set[str]:
 
 
 TREES = {path.relative_to(SOURCE): ast.parse(path.read_text(encoding="utf-8")) for path in SOURCE.rglob("*.py")}
-MADE = [
-    (str(path), call) for path, tree in TREES.items() for call in made_errors(tree, error_classes([*TREES.values()]))
-]
+CLASSES = error_classes([*TREES.values()])
+MADE = [(str(path), call) for path, tree in TREES.items() for call in made_errors(tree, CLASSES)]
 
 
 def problem(call: ast.Call) -> str:

@@ -47,7 +47,7 @@ ORDER: dict[str, list[set[str]]] = {
         {"read"},
         {"figures", "tables"},
         {"page"},
-        {"solve_report", "training_report", "evaluation_report", "tensorboard"},
+        {"solve_report", "profile_report", "training_report", "evaluation_report", "tensorboard"},
         {"watch"},
     ],
 }

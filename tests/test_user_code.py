@@ -2,11 +2,12 @@
 
 import calendar
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
-from sihg.user_code import call_user_code, load_callable
+from sihg.user_code import call_user_code, load_callable, sha256_of_code
 from tests.refused import refused
 
 
@@ -69,3 +70,39 @@ def test_an_exception_in_a_call_is_reported_with_its_line(tmp_path: Path) -> Non
     assert f"ZeroDivisionError('division by zero') in {file}, line 2" in str(caught.value)
     with refused("user-code-import", name="other"):  # an error of ours stays itself
         call_user_code("model", "own.py:make", lambda: load_callable("model", "other"))
+
+
+def test_the_sum_of_code_covers_what_it_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Constants, relative imports and imports of imports, too; not Python's own modules, nor files nobody imports."""
+    files = {
+        "summed/__init__.py": "",
+        "summed/net.py": "import math\nfrom . import layers\nfrom summed_numbers import SCALE\n\ndef make(): pass\n",
+        "summed/layers.py": "import summed.deep as deep\n",
+        "summed/deep.py": "WIDTH = 3\n",
+        "summed/unused.py": "",
+        "summed_numbers.py": "SCALE = 2.0\n",
+    }
+    (tmp_path / "summed").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    make = load_callable("model", "summed.net:make")
+
+    def total() -> str:
+        return sha256_of_code(tmp_path / "summed" / "net.py", make.__module__)
+
+    before, seen = total(), set[str]()
+    for name, text in files.items():
+        (tmp_path / name).write_text(f"{text}# changed\n")
+        seen.add(total())
+        assert (total() == before) == (name == "summed/unused.py"), name
+        (tmp_path / name).write_text(text)
+    assert total() == before
+    assert len(seen) == len(files)
+
+
+def test_the_sum_of_code_that_imports_nothing_of_its_own_is_that_of_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "alone_in_its_file.py"
+    file.write_text("import torch\nimport sihg\nimport numpy as np\n\ndef make(): pass\n")
+    make = load_callable("model", f"{file}:make")
+    assert sha256_of_code(file, make.__module__) == sha256(file.read_bytes()).hexdigest()

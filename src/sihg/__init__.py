@@ -38,10 +38,14 @@ if TYPE_CHECKING:
     from sihg.robust.evaluation.minimum import minimum_eps as minimum_eps
     from sihg.robust.evaluation.progress import EvaluationProgress as EvaluationProgress
     from sihg.robust.memory import PerturbationMemory as PerturbationMemory
+    from sihg.robust.methods import ATTA as ATTA
     from sihg.robust.methods import DAT as DAT
     from sihg.robust.methods import FGSMAT as FGSMAT
+    from sihg.robust.methods import FGSMPGI as FGSMPGI
     from sihg.robust.methods import IBP as IBP
+    from sihg.robust.methods import MART as MART
     from sihg.robust.methods import MSIHG as MSIHG
+    from sihg.robust.methods import NFGSM as NFGSM
     from sihg.robust.methods import PGDAT as PGDAT
     from sihg.robust.methods import TRADES as TRADES
     from sihg.robust.methods import YOPO as YOPO
@@ -58,7 +62,10 @@ __version__ = "0.1.0"
 _ATTACKS = ("APGD", "CW", "FAB", "FGSM", "MIFGSM", "PGD", "Certified", "DeepFool", "Noise", "Square", "Transfer")
 _EVALUATION = ("Evaluation", "EvaluationProgress", "EvaluationRequest", "MinimumNorms", "RadiusCurve")
 _EVALUATION_CALLS = ("evaluate", "evaluate_run", "minimum_eps", "robust_curve")
-_METHODS = ("DAT", "FGSMAT", "IBP", "MSIHG", "PGDAT", "TRADES", "YOPO", "FastAT", "FreeAT", "Natural")
+_METHODS = (
+    *("ATTA", "DAT", "FGSMAT", "FGSMPGI", "IBP", "MART", "MSIHG", "NFGSM", "PGDAT", "TRADES", "YOPO"),
+    *("FastAT", "FreeAT", "Natural"),
+)
 _HOMES = {
     "AutoAttack": "sihg.robust.evaluation",
     "HybridGradient": "sihg.core.hybrid",

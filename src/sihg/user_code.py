@@ -1,6 +1,8 @@
 """A user's own code by name, the one loader for all: `package.module:name` or `path.py:name`."""
 
+import ast
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +17,7 @@ from typing import TypeVar
 from sihg.errors import InputError, SihgError
 from sihg.parse import expand_home
 
+PACKAGES = ("site-packages", "dist-packages")  # folders of installed packages
 FORMS = ("package.module:name", "path.py:name")  # of names that load_callable takes
 Result = TypeVar("Result")
 
@@ -93,3 +96,53 @@ def _import_file(path: Path) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+def sha256_of_code(file: Path, module: str) -> str:
+    """Return the SHA-256 of a Python file and of the user's own files that it imports, also through others.
+
+    Python and installed packages are not the user's own: records have the versions of those that matter most. An import
+    that has not happened yet, such as one in a function that was never called, is not followed.
+
+    Args:
+        file: The file.
+        module: The name of its module, which was imported.
+    """
+    files, waiting = {file.resolve()}, [(file, module)]
+    while waiting:
+        for name in _imports(*waiting.pop()):
+            found = _own_file(name)
+            if found is not None and found not in files:
+                files.add(found)
+                waiting.append((found, name))
+    sums = sorted(sha256(path.read_bytes()).hexdigest() for path in files)
+    return sums[0] if len(sums) == 1 else sha256("".join(sums).encode()).hexdigest()
+
+
+def _own_file(module: str) -> Path | None:
+    """Return the file of an imported module if it is neither Python's nor that of an installed package."""
+    name = getattr(sys.modules.get(module), "__file__", None)
+    path = None if name is None else Path(name).resolve()
+    if path is None or path.suffix != ".py" or not path.is_file():
+        return None
+    libraries = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), Path(__file__).parent)
+    is_library = any(path.is_relative_to(Path(library).resolve()) for library in libraries)
+    return None if is_library or any(name in PACKAGES for name in path.parts) else path
+
+
+def _imports(file: Path, module: str) -> set[str]:
+    """Return the names of all modules that the import statements of a file may mean."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):  # changed since it was imported
+        return set()
+    package = getattr(sys.modules.get(module), "__package__", None) or ""
+    found = set[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join(filter(None, [*above, node.module]))
+            found |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+    return {".".join(name.split(".")[: i + 1]) for name in found for i in range(name.count(".") + 1)}

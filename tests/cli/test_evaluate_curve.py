@@ -13,7 +13,7 @@ from torch import Tensor
 from sihg.cli.main import main
 from sihg.robust import data
 from sihg.robust.attacks import runner as cascade
-from sihg.robust.attacks.search import check_points
+from sihg.robust.attacks.output_checks import check_points
 from sihg.robust.data.samples import Samples
 from sihg.robust.evaluation import partial
 from sihg.robust.evaluation.evaluate import evaluate

@@ -63,7 +63,7 @@ def test_bpda_breaks_the_defence(words: list[str], capsys: pytest.CaptureFixture
     assert main([*words, "--json"]) == 0
     captured = capsys.readouterr()
     plain = json.loads(captured.out)
-    assert "give bpda={'defence': 'identity'}" in captured.err
+    assert "give --bpda defence=identity" in captured.err
     assert plain["bpda"] == {}
     replacements = ["identity", f"{tmp_path / 'mine.py'}:smooth"]
     for replacement in replacements:
@@ -83,7 +83,7 @@ def test_eot_breaks_the_random_defence(words: list[str], capsys: pytest.CaptureF
     assert main([*words, "--json"]) == 0
     captured = capsys.readouterr()
     plain = json.loads(captured.out)
-    assert "eot=20" in captured.err
+    assert "average gradients over draws, --eot 20 (" in captured.err
     assert main([*words, "--eot", "20", "--votes", "5", "--json"]) == 0
     captured = capsys.readouterr()
     found = json.loads(captured.out)
@@ -92,7 +92,7 @@ def test_eot_breaks_the_random_defence(words: list[str], capsys: pytest.CaptureF
     assert row["accuracy"] < 0.5 < 0.7 < plain["attacks"][0]["accuracy"]
     assert row["votes"] == 5
     assert row["worst"] <= row["mean"] <= 1
-    assert "eot=" not in captured.err
+    assert "--eot" not in captured.err
     assert main([*words, "--eot", "20"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "gradients are means over 20 draws; broken if at least half of 10 draws are wrong" in text

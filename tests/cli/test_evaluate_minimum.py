@@ -9,6 +9,7 @@ import pytest
 import sihg
 from sihg.cli.main import main
 from sihg.robust import data
+from sihg.robust.attacks.search import Search
 from sihg.robust.training.weights import load
 
 NAME = "last_test_deepfool-5+pgd-3_n80_minimum-0.6"
@@ -74,3 +75,17 @@ def test_smallest_distances_are_table_record_figure_and_page(done: Path, capsys:
 def test_what_is_refused(words: tuple[str, ...], code: str, done: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("evaluate", done, *words) == 2
     assert f"[{code}]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("search", [("--minimum", "0.6", "--attacks", "deepfool-5"), ("--attacks", "pgd-3")])
+def test_ctrl_c_in_the_first_part_says_that_nothing_is_kept(
+    search: tuple[str, ...], done: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def press(*_: object, **_named: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Search, "compute_gradient", press)
+    capsys.readouterr()
+    assert run("evaluate", done, *search, "--samples", "60") == 130
+    said = capsys.readouterr().err.splitlines()
+    assert said[-2:] == ["no verdict is known yet: the same command begins anew", "sihg: interrupted"]

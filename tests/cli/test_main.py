@@ -1,5 +1,6 @@
 """The command line as a whole: help, completion, mistakes."""
 
+import os
 import subprocess
 import sys
 
@@ -61,3 +62,13 @@ def test_a_mistake_is_one_line_with_a_code(words: list[str], message: str, capsy
     assert error.startswith("sihg: error: ")
     assert error.endswith("]\n")
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
+def test_threads_that_wait_sleep_unless_the_user_says_otherwise(given: dict[str, str], expected: str) -> None:
+    code = "import os; from sihg.cli.main import main; main(['data', 'list']); print(os.environ['OMP_WAIT_POLICY'])"
+    rest = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=rest | given, check=True, capture_output=True, text=True, timeout=300
+    )
+    assert done.stdout.splitlines()[-1] == expected

@@ -64,7 +64,8 @@ def test_table_and_the_presets_method(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "│ pgd" in out
     assert "(epoch 1)" in out
     config = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
-    assert config["method"] == {"name": "pgd", "steps": 2, "ramp": 3.0, "statistics": "batch", "step_size": "none"}
+    usual = {"label_smoothing": 0.0, "awp_gamma": 0.0, "awp_warmup": 0.0, "statistics": "batch", "step_size": "none"}
+    assert config["method"] == {"name": "pgd", "steps": 2, "ramp": 3.0, **usual}
     assert (config["optimizer"]["nesterov"], config["optimizer"]["theta"]) == (True, 0.0)
 
 

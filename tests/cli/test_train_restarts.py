@@ -37,8 +37,11 @@ def test_a_restart_continues_its_own_run_and_no_other(
 ) -> None:
     out = tmp_path / "run"
     assert run("train", "--out", out, *TINY) == 0
-    assert run("train", "--out", out, *TINY) == 0
-    assert "is already finished" in capsys.readouterr().err
+    assert "--overwrite" not in capsys.readouterr().err
+    assert run("train", "--out", out, *TINY, "--overwrite") == 0
+    said = capsys.readouterr().err
+    assert "is already finished" in said
+    assert f"--overwrite: the same launch made {out}, so its run is continued" in said
     another_launch(launched, "another")
     assert run("train", "--out", out, *TINY) == 2
     assert "[run-folder-exists]" in capsys.readouterr().err
@@ -49,8 +52,7 @@ def test_a_training_that_diverges_is_not_tried_again(
 ) -> None:
     out, begun = tmp_path / "run", list[object]()
     assert run("train", "--out", out, *TINY, "--lr", "1e30") == 2
-    first = capsys.readouterr().err.splitlines()[-1]
-    assert "[training-diverged]" in first
+    assert "[training-diverged]" in capsys.readouterr().err.splitlines()[-1]
     assert RunFolder(out).failure.exists()
     assert {check.result for check in check_folder(out)} == {"good"}
 
@@ -58,8 +60,8 @@ def test_a_training_that_diverges_is_not_tried_again(
     for words in (("train", "--out", out, *TINY, "--lr", "1e30"), ("resume", out)):
         assert run(*words) == 2
         again = capsys.readouterr().err.splitlines()[-1]
-        assert again.endswith("[training-diverged]")
-        assert first.startswith(again.removesuffix(" [training-diverged]"))
+        assert again.endswith("[launch-failed]")
+        assert f"{RunFolder(out).failure} keeps (training-diverged)" in again
     assert begun == []
 
 

@@ -130,9 +130,10 @@ def print_warnings() -> Iterator[None]:
     """Print each of our warnings as one line."""
     from sihg.robust.data.locations import DataWarning
     from sihg.robust.training.weights import CheckpointWarning
+    from sihg.store.run_folder import WaitWarning
 
     with warnings.catch_warnings():
-        warnings.simplefilter("always", DataWarning)
-        warnings.simplefilter("always", CheckpointWarning)
+        for kind in (DataWarning, CheckpointWarning, WaitWarning):
+            warnings.simplefilter("always", kind)
         warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}")
         yield

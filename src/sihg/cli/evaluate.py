@@ -235,10 +235,12 @@ def _run(prepared: "PreparedEvaluation", display: EvaluationDisplay) -> "Result"
         say(f"continuing: {prepared.verdicts} verdicts are known")
     try:
         return prepared.run(display)
-    except BaseException:
+    except BaseException as error:
         display.close()
         if prepared.verdicts:
             say(f"{prepared.verdicts} verdicts are kept: the same command continues from there")
+        elif isinstance(error, KeyboardInterrupt):
+            say("no verdict is known yet: the same command begins anew")
         raise
 
 

@@ -1,5 +1,6 @@
 """The tables, notes and JSON that `sihg evaluate` prints."""
 
+from sihg.cli.flags import in_flags
 from sihg.cli.terminal import format_table
 from sihg.store.schema import (
     AttackRow,
@@ -48,7 +49,7 @@ def check_lines(records: Records, *, several: bool) -> list[str]:
         lines += [f"note{of}: {row.attack}: {row.remark}" for row in rows if row.remark]
         for check in record.checks:
             if check.result in ("error", "warning"):
-                lines.append(f"{check.result}{of}: {check.message} ({check.link})")
+                lines.append(f"{check.result}{of}: {in_flags(check.message)} ({check.link})")
         lines.append(f"checks{of}: {count_results(record.checks)}")
         lines += [f"not run{of}: {reason}" for reason in explain_not_run(record.checks)]
     return lines

@@ -9,12 +9,14 @@ import sys
 
 try:
     import argparse
+    import os
     from collections.abc import Sequence
     from importlib import import_module
     from typing import Any
 
     from sihg import __version__
     from sihg.cli.common import CommandParser
+    from sihg.cli.flags import in_flags
     from sihg.cli.terminal import drop_undelivered, prepare_streams, say, show
     from sihg.errors import SihgError, UnknownNameError
     from sihg.launch import end_with_launcher, first_on_machine, rank
@@ -28,6 +30,7 @@ COMMANDS = {  # each is a module of this package
     "reproduce": "train and attack several methods with several seeds; a table and a page",
     "compare": "compare runs: settings that differ, evaluations, means over seeds and their differences",
     "report": "draw the figures and the page of folders made by `sihg solve --out` or `sihg train --out`",
+    "pack": "write the records of runs into one zip file, which compare reads",
     "check": "check that no file of a folder of results was changed, and accept edits made on purpose",
     "data": "list, download and check data sets",
     "doctor": "show what this machine has: versions, devices, data, space",
@@ -77,6 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0 done, 1 a part of it failed, 2 invalid input, 130 interrupted, 141 nobody reads the result.
     """
     end_with_launcher()  # before torch is imported, which takes a second
+    if "torch" not in sys.modules:  # later it has no effect
+        # By default a thread that waits for others spins, which takes the core from them beside another busy process.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     prepare_streams()
     try:
         try:
@@ -86,7 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SihgError as error:
         by = first_on_machine() if error.printed_by is None else error.printed_by
         where = f"process {by}: " if by else ""
-        return _fail(f"{where}{error} [{error.code}]" if error.code else f"{where}{error}", by=by)
+        message = f"{where}{in_flags(str(error))}"
+        return _fail(f"{message} [{error.code}]" if error.code else message, by=by)
     except KeyboardInterrupt:
         say("sihg: interrupted")
         return 130

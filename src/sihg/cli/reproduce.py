@@ -12,15 +12,15 @@ from sihg.cli.setting_flags import add_settings_arguments, read_settings_argumen
 from sihg.cli.terminal import format_duration, say, show
 
 if TYPE_CHECKING:
+    from sihg.core.processes import Processes
     from sihg.experiments.grid_run import GridResult, GridRun
-    from sihg.experiments.torchrun import Processes
 
 METHODS = "pgd,dat,yopo,msi-hg"
 ATTACKS = "natural,pgd-20,pgd-50-10"
 
 EPILOG = """examples:
   sihg reproduce digits
-  sihg reproduce mnist --list
+  sihg reproduce paper-mnist --list
   sihg reproduce mnist --preset mnist-fast --methods pgd,msi-hg --trials 3 --epochs 8 --samples 2000
   sihg reproduce svhn --trials 1 --set samples=20000 --out runs/small-svhn
   torchrun --nproc-per-node 4 -m sihg reproduce mnist
@@ -42,7 +42,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
     parser = commands.add_parser(
         "reproduce",
         help=summary,
-        usage="sihg reproduce DATA [--methods A,B] [--trials N] [--jobs N] [--samples N] [--out DIR] [--list] "
+        usage="sihg reproduce DATA|PRESET [--methods A,B] [--trials N] [--jobs N] [--samples N] [--out DIR] [--list] "
         "[--SETTING VALUE ...]",
         description="Train each method with each seed, starting from the preset of the data set, attack the trained "
         "models, and show the means over the seeds, with their deviation or, of two seeds, their range.",
@@ -50,7 +50,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("data", metavar="DATA", help="digits, mnist, svhn or cifar10; with --preset, any data set")
+    parser.add_argument(
+        "data", metavar="DATA", help="digits, mnist, svhn or cifar10; any preset; with --preset, any data set"
+    )
     parser.add_argument("--methods", default=METHODS, metavar="A,B", help="methods (default: %(default)s)")
     parser.add_argument("--trials", type=count, default=5, metavar="N", help="seeds 0 to N - 1 (default: %(default)s)")
     parser.add_argument("--attacks", default=ATTACKS, metavar="A,B", help="as in evaluate (default: %(default)s)")
@@ -77,12 +79,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
 
 def run(args: argparse.Namespace) -> int:
     """Run the grid, and print each warning as one line. Of torchrun's processes only the first one prints."""
-    from sihg.experiments.torchrun import joined_processes
+    from sihg.experiments.torchrun import hear_first, joined_processes
 
     with print_warnings(), joined_processes() as processes:
         if processes.is_first:
             return _run(args, processes)
-        if processes.start():
+        if hear_first(processes):
             for _ in _grid_run(args, processes).events():
                 pass
         return 0
@@ -118,6 +120,7 @@ def _run(args: argparse.Namespace, processes: "Processes") -> int:
     """Measure the grid, run the cells that are not done, print the results."""
     from sihg.cli.grid_progress import GridProgress
     from sihg.cli.grid_table import listing
+    from sihg.experiments.torchrun import hear_first
 
     grid_run = _grid_run(args, processes)
     grid = grid_run.grid
@@ -130,6 +133,7 @@ def _run(args: argparse.Namespace, processes: "Processes") -> int:
         grid_run.measure()
     if args.list:
         show(listing(grid, grid_run.costs, grid_run.at_once, as_json=args.json))
+        hear_first(processes, is_ready=False)
         return 0
     if left:
         amount = f"{left} of {cells} cells to run in {grid.folder}, {grid_run.at_once} at a time"

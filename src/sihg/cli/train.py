@@ -77,6 +77,11 @@ def run(args: argparse.Namespace) -> int:
         name_last_checkpoint(folder),
     ):
         again = any(processes.gather(folder.is_of_launch()))
+        if again and args.overwrite:
+            say(
+                f"--overwrite: the same launch made {folder.path}, so its run is continued; "
+                "to replace it, give another --rdzv-id"
+            )
         with processes.together():
             if again:
                 folder.check_failure()
