@@ -88,4 +88,4 @@ def test_ctrl_c_in_the_first_part_says_that_nothing_is_kept(
     capsys.readouterr()
     assert run("evaluate", done, *search, "--samples", "60") == 130
     said = capsys.readouterr().err.splitlines()
-    assert said[-2:] == ["no verdict is known yet: the same command begins anew", "sihg: interrupted"]
+    assert said[-2:] == ["no verdict is kept: the same command starts over", "sihg: interrupted"]

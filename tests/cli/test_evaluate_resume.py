@@ -196,8 +196,8 @@ def test_a_full_disk_does_not_end_an_evaluation(
     cut(3)
     assert run("evaluate", a, "--attacks", ATTACKS, "--again") == 130
     err = capsys.readouterr().err.splitlines()
-    assert err[-2].startswith("warning: the results so far are lost: cannot write ")
-    assert err[-1] == "sihg: interrupted"
+    assert err[-3].startswith("warning: the results so far are lost: cannot write ")
+    assert err[-2:] == ["no verdict is kept: the same command starts over", "sihg: interrupted"]
 
 
 @pytest.mark.parametrize("parts", [0, PARTS + 3, 2 * PARTS])

@@ -54,8 +54,9 @@ def test_the_papers_numbers_are_below_ours() -> None:
 def test_quoted_numbers_have_no_trials() -> None:
     made = results_table(replace(grid("cifar10", "yopo"), samples=500), [row("yopo", 0.5)])
     assert cells(made, "the paper") == ["the paper", "-", "83.99", "44.72", *["-"] * 4]
-    cited, remark = made.splitlines()[-2:]  # under other settings than the paper's own, so these are not compared
+    cited, unlike, remark = made.splitlines()[-3:]
     assert cited.endswith("all test samples there, 500 test samples here")
+    assert unlike.startswith("Settings that differ from the paper's")
     assert remark.startswith("YOPO: the best that its authors report")
     assert as_json(grid("cifar10", "yopo"), row("yopo", 0.5))[0]["paper"]["trials"] is None
 

@@ -240,7 +240,7 @@ def _run(prepared: "PreparedEvaluation", display: EvaluationDisplay) -> "Result"
         if prepared.verdicts:
             say(f"{prepared.verdicts} verdicts are kept: the same command continues from there")
         elif isinstance(error, KeyboardInterrupt):
-            say("no verdict is known yet: the same command begins anew")
+            say("no verdict is kept: the same command starts over")
         raise
 
 
