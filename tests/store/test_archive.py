@@ -12,7 +12,8 @@ from sihg.cli.main import main
 from sihg.errors import InputError
 from sihg.report import compare, pack, report
 from sihg.store.archive import unpacked
-from tests.report.folders import write_run
+from sihg.store.schema import write_json
+from tests.report.folders import write_evaluation, write_run
 
 BYTES = b"eps = 0.1\n"
 
@@ -47,6 +48,19 @@ def test_equal_records_give_equal_archives_without_weights_and_pages(runs: Path,
         names = archive.namelist()
     assert {name.split("/")[0] for name in names} == {"pgd-s0", "pgd-s1"}
     assert not [name for name in names if name.endswith((".safetensors", ".html", ".bin")) or "report" in name]
+
+
+def test_an_archive_has_no_folders_of_the_machine(runs: Path, tmp_path: Path) -> None:
+    """It is published: where the data and the runs lay is nobody's concern."""
+    run = runs / "grid/pgd-s0"
+    write_json(run / "environment.json", {"python": "3.11.2", "data_folder": "/home/someone/data"})
+    write_evaluation(run, weights="/home/someone/runs/pgd-s0/checkpoints/last-00000078")
+    pack(runs, tmp_path / "all.zip")
+    with zipfile.ZipFile(tmp_path / "all.zip") as archive:
+        texts = [archive.read(name) for name in archive.namelist()]
+    assert not [text for text in texts if b"someone" in text]
+    assert sum(b"checkpoints/last-00000078" in text for text in texts) == 1
+    assert str(compare(tmp_path / "all.zip")) == str(compare([runs / "deeper/grid", runs / "grid"]))
 
 
 def test_a_single_run_and_several_folders_keep_their_names(runs: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from sihg.errors import InputError
 from sihg.store.files import MAX_TEXT_BYTES, list_names, read_regular, status, write_bytes
+from sihg.store.schema import json_bytes, read_json
 from sihg.store.verify import check_file
 
 RECORDS = ("config.toml", "environment.json", "metrics.csv", "memory.csv", "log.jsonl", "accepted.json")  # of a run
@@ -54,7 +55,7 @@ def pack_runs(paths: Sequence[Path], out: str | Path, *, overwrite: bool = False
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name, record in sorted(members.items()):
-            archive.writestr(zipfile.ZipInfo(name, SAME_DATE), read_regular(record), zipfile.ZIP_DEFLATED)
+            archive.writestr(zipfile.ZipInfo(name, SAME_DATE), _without_places(record), zipfile.ZIP_DEFLATED)
     write_bytes(out, data.getvalue())
     return sum(record.name == "config.toml" for record in members.values())
 
@@ -121,6 +122,19 @@ def _member(folder: Path, record: Path, *, alone: bool) -> str:
     is_run = status(folder / "config.toml") is not None
     inside = record.relative_to(folder)
     return (Path(folder.resolve().name) / inside if is_run or not alone else inside).as_posix()
+
+
+def _without_places(record: Path) -> bytes:
+    """Return a record without the folders of this machine: where the data lie, and the path above the run."""
+    data = read_regular(record)
+    if record.suffix != ".json":
+        return data
+    content = read_json(record, "restore the file, or remove it")
+    weights = Path(str(content.get("weights", "")))
+    shared = {key: value for key, value in content.items() if key != "data_folder"}
+    if weights.is_absolute():
+        shared["weights"] = Path(*weights.parts[-2:]).as_posix()  # the checkpoint in its run
+    return data if shared == content else json_bytes(shared)
 
 
 def _extract(path: Path, place: Path) -> None:
