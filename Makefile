@@ -3,15 +3,19 @@ PYTHON ?= python3
 BIN := .venv/bin
 ENV := .venv/.current
 PEERS := .venv/.peers
+INSTALL := -m pip install --quiet --disable-pip-version-check
+GROUPS := 'pip>=25.1'  # the first that installs dependency groups; Debian's is older
+FAST := -m "not slow and not peer"
 
-.PHONY: env peers demo test test-processes test-lowest lint format bench clean
+.PHONY: env peers demo test coverage test-processes test-lowest test-newest wheel-test lint format bench clean
 .DELETE_ON_ERROR:
 
 env: $(ENV)
 
 $(ENV): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,peer]'
+	$(BIN)/python $(INSTALL) $(GROUPS)
+	$(BIN)/python $(INSTALL) -c constraints.txt -e . --group dev
 	touch $@
 
 # Without dependencies: torchattacks and rai-toolbox require packages that their attacks do not use (torchvision,
@@ -19,27 +23,44 @@ $(ENV): pyproject.toml constraints.txt
 peers: $(PEERS)
 
 $(PEERS): $(ENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt torchattacks rai-toolbox
+	$(BIN)/python $(INSTALL) -c constraints.txt --group bench
+	$(BIN)/python $(INSTALL) --no-deps -c constraints.txt torchattacks rai-toolbox
 	touch $@
 
 demo: env
 	$(BIN)/sihg reproduce digits --methods natural,pgd,msi-hg --trials 2
 
 test: env
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+coverage: env
 	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term
 
 # One after the other: each starts up to four processes.
 test-processes: env
 	$(BIN)/python -m pytest -m processes
 
-# The same tests with the lowest versions that pyproject.toml allows (lowest.txt), on Python 3.11. From PyPI, torch 2.6
-# brings 5 GB of CUDA; PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu gives its small build for CPUs.
+# The fast tests with the lowest versions that pyproject.toml allows (lowest.txt), and with the newest that pip finds.
+# From PyPI, torch brings 3 to 5 GB of CUDA; PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu gives its small
+# builds for CPUs.
 LOWEST := .venv-lowest/bin/python
 test-lowest:
 	test -x $(LOWEST) || python3.11 -m venv .venv-lowest
-	$(LOWEST) -m pip install --quiet --disable-pip-version-check -c lowest.txt -e . datasets hypothesis pytest pytest-cov pytest-xdist tensorboardX
-	$(LOWEST) -m pytest -n 2 --dist worksteal
+	$(LOWEST) $(INSTALL) $(GROUPS)
+	$(LOWEST) $(INSTALL) -c lowest.txt -e . --group test
+	$(LOWEST) -m pytest -n 2 --dist worksteal $(FAST)
+
+NEWEST := .venv-newest/bin/python
+NEWEST_PYTHON ?= python3.13
+test-newest:
+	test -x $(NEWEST) || $(NEWEST_PYTHON) -m venv .venv-newest
+	$(NEWEST) $(INSTALL) $(GROUPS)
+	$(NEWEST) $(INSTALL) --upgrade --upgrade-strategy eager -e . --group test
+	$(NEWEST) -m pytest -n 2 --dist worksteal $(FAST)
+
+# The wheel in a new environment outside the repository: snippets, demo, report, examples, start times.
+wheel-test: env
+	$(BIN)/python -m tests.installed
 
 lint: env
 	$(BIN)/ruff check .
@@ -54,4 +75,4 @@ bench: peers
 	$(BIN)/python -m benchmarks --out runs/bench
 
 clean:
-	rm -rf .venv .venv-lowest .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache runs
+	rm -rf .venv .venv-lowest .venv-newest .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache dist site
