@@ -133,9 +133,9 @@ def tables(runs: dict[tuple[str, str, float], list[TrainingRun]]) -> str:
 
 
 def _difference(spreads: dict[str, dict[str, Spread]], entry: str, attack: str) -> str:
-    """Return MSI-HG minus an entry, with its 95 % interval by Welch's t; a dash for fewer than three seeds."""
+    """Return MSI-HG minus an entry, with its 95 % interval by Welch's t; a dash without deviations."""
     one, other = spreads["msi-hg"][attack], spreads[entry][attack]
-    if min(one.n, other.n) < 3 or not (one.deviation or other.deviation):
+    if one.deviation is None or other.deviation is None:
         return "-"
     return "{:.2f} ({:.2f} to {:.2f})".format(*welch(one, other))
 
