@@ -13,10 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from benchmarks.grid_cells import run_cells
 from benchmarks.timing import Row, format_table
-from sihg.experiments.cell import evaluate_cell, train_cell
 from sihg.experiments.grid_run import build_grid
 from sihg.report.read.runs import TrainingRun, read_runs
 from sihg.store.archive import unpacked
@@ -65,18 +63,7 @@ def train(out: Path, regime: str, entry: str, rate: float, trials: int) -> None:
         out=folder,
         settings={**SHARED, **changes, "ramp": RAMPS[regime], "lr": rate},
     )
-    with grid.opened():
-        for cell in grid.cells():
-            if cell.record() is None:
-                cell.begin(threads=1)
-                if not train_cell(cell.folder, report=_silent):
-                    raise SystemExit("interrupted: the same command continues")
-                evaluate_cell(cell.folder, report=_silent)
-                print(f"{folder.name}/{cell.name}", flush=True)
-
-
-def _silent(_: object) -> None:
-    """Report nothing."""
+    run_cells(grid)
 
 
 def read(folders: Sequence[Path]) -> dict[tuple[str, str, float], list[TrainingRun]]:
@@ -149,7 +136,6 @@ def main() -> int:
     where.add_argument("--records", type=Path, metavar="FILE", help="an archive or a folder of finished runs")
     args = parser.parse_args()
     if args.out is not None:
-        torch.set_num_threads(1)
         for setting in _settings():
             train(args.out, *setting, trials=1)
         chosen = read([folder_of(args.out, *setting) for setting in _settings()])

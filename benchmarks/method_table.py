@@ -1,0 +1,71 @@
+"""Every training method on one recipe: accuracy under the standard attacks, passes, seconds.
+
+    python -m benchmarks.method_table --out runs/method-table              # on MNIST; continues where it ended
+    python -m benchmarks.method_table --data svhn --out runs/method-table-svhn
+    sihg compare runs/method-table/*                                       # the table
+
+The recipe is one for all: nothing is tuned for a method. `benchmarks.method_costs` has the bytes.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.grid_cells import run_cells
+from sihg.experiments.grid_run import build_grid
+
+ATTACKS = ("natural", "pgd-20", "standard")
+RAMP = 3 / 8  # share of the epochs
+FREE_REPLAYS = 8  # of a batch, so that Free takes an eighth of the epochs
+RECIPES: dict[str, dict[str, Any]] = {
+    "mnist": {
+        "preset": "mnist-fast",
+        "epochs": 8,
+        "samples": 11_000,  # 1,000 of them are held out
+        "batch_size": 50,
+        "lr": 0.02,
+        "ema": 0.99,
+    },
+    "svhn": {
+        "preset": "svhn",
+        "epochs": 8,
+        "samples": 21_000,
+        "batch_size": 100,
+        "lr": 0.1,
+        "schedule.name": "triangular",
+        "precision": "bfloat16",
+    },
+}
+SHARED = {"validation": 1000, "nesterov": False}
+ASCENT = {"steps": 5, "inner": 5, "outer": 5, "fresh": 0.0, "reset": 0}  # goes to the methods that have them
+ORDER = ["pgd", "atta", "fgsm-pgi", "msi-hg", "natural", "fgsm", "fast", "n-fgsm", "dat", "ibp", "mart", "trades", "yopo"]  # the most costly last
+
+
+def train(data: str, out: Path, methods: list[str], samples: int, more: dict[str, Any], *, replays: int = 1) -> None:
+    """Train and attack what is not finished."""
+    recipe = {**SHARED, **RECIPES[data], **more}
+    epochs = recipe["epochs"] // replays
+    recipe |= {"epochs": epochs, "ramp": RAMP * epochs, "evaluate_every": epochs}
+    preset = recipe.pop("preset")
+    grid = build_grid(
+        data, preset=preset, methods=methods, trials=1, attacks=ATTACKS, samples=samples, out=out, settings=recipe
+    )
+    run_cells(grid)
+
+
+def main() -> int:
+    """Run what is not finished."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.method_table", description=__doc__.split("\n")[0])
+    parser.add_argument("--data", choices=sorted(RECIPES), default="mnist", help="the data set (default: mnist)")
+    parser.add_argument("--samples", type=int, default=300, metavar="N", help="test images (default: 300)")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder of the runs")
+    args = parser.parse_args()
+    methods = [name for name in ORDER if (args.data, name) != ("svhn", "ibp")]  # no interval bounds of its layers
+    train(args.data, args.out / "all", methods, args.samples, ASCENT)
+    train(args.data, args.out / "free", ["free"], args.samples, {}, replays=FREE_REPLAYS)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
