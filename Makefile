@@ -3,11 +3,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 ENV := .venv/.current
 PEERS := .venv/.peers
+DOCS := .venv/.docs
 INSTALL := -m pip install --quiet --disable-pip-version-check
 GROUPS := 'pip>=25.1'  # the first that installs dependency groups; Debian's is older
 FAST := -m "not slow and not peer"
 
-.PHONY: env peers demo test coverage test-processes test-lowest test-newest wheel-test lint format bench clean
+.PHONY: env peers demo test coverage test-processes test-lowest test-newest wheel-test docs docs-serve lint format bench clean
 .DELETE_ON_ERROR:
 
 env: $(ENV)
@@ -62,10 +63,25 @@ test-newest:
 wheel-test: env
 	$(BIN)/python -m tests.installed
 
+# The site in build/site, by mkdocs and then by zensical: both read mkdocs.yml, and a broken link or anchor fails.
+# Without a network: open build/site/index.html. build/docs has the pages before, with the notebooks executed.
+docs: $(DOCS)
+	$(BIN)/python -m docs_site
+	SITE_DIR=build/site-zensical $(BIN)/python -m zensical build --strict --clean
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+docs-serve: $(DOCS)
+	$(BIN)/python -m docs_site --no-notebooks
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve
+
+$(DOCS): $(ENV)
+	$(BIN)/python $(INSTALL) -c constraints.txt --group docs
+	touch $@
+
 lint: env
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy src tests benchmarks
+	$(BIN)/mypy src tests benchmarks docs_site
 
 format: env
 	$(BIN)/ruff check --fix .
@@ -75,4 +91,4 @@ bench: peers
 	$(BIN)/python -m benchmarks --out runs/bench
 
 clean:
-	rm -rf .venv .venv-lowest .venv-newest .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache dist site
+	rm -rf .venv .venv-lowest .venv-newest .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist

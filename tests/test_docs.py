@@ -1,4 +1,4 @@
-"""Python blocks of the README and of tutorials run; commands have the flags they name; links lead somewhere."""
+"""Python blocks of the README and of pages that teach run; commands have the flags they name; links lead somewhere."""
 
 import re
 import shlex
@@ -11,7 +11,7 @@ from tests.refused import refused
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-TAUGHT = [ROOT / "README.md", ROOT / "docs" / "tutorial.md", *sorted((ROOT / "docs").glob("howto-*.md"))]
+TAUGHT = [ROOT / "README.md", ROOT / "docs" / "index.md", *sorted((ROOT / "docs").glob("howto-*.md"))]
 BLOCKS = [
     pytest.param(block, id=f"{page.stem}-{number}")
     for page in TAUGHT
