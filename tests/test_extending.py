@@ -22,7 +22,7 @@ TRAIN += [
     "0.2",
     "--epochs",
     "3",
-    "--logger",
+    "--log",
     "my_logger.py:Losses",
     "--batch-size",
     "50",
@@ -56,7 +56,7 @@ def test_a_killed_run_resumes_bitwise(folder: Path) -> None:
     kill = "import os, signal\nfrom my_logger import Losses\n\n\nclass Kill(Losses):\n    def __call__(self, event):\n"
     kill += "        if getattr(event, 'step', 0) == 7:\n            os.kill(os.getpid(), signal.SIGKILL)\n"
     (folder / "kill.py").write_text(kill, encoding="utf-8")
-    command = [sys.executable, "-m", "sihg", *TRAIN, "--logger", "kill.py:Kill", "--out", "killed"]
+    command = [sys.executable, "-m", "sihg", *TRAIN, "--log", "kill.py:Kill", "--out", "killed"]
     assert subprocess.run(command, check=False, capture_output=True, env=os.environ).returncode == -9
     assert main(["resume", "killed"]) == 0
     assert records(folder / "killed") == records(folder / "whole")

@@ -47,9 +47,9 @@ def test_wrong_folders_are_refused_before_anything_is_written(
     assert not (run / "index.html").exists()
 
 
-def test_watching_and_tensorboard_are_refused_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", str(write_run(tmp_path / "a")), "--watch", "--tensorboard"]) == 2
-    assert "leave out --tensorboard, or --watch" in capsys.readouterr().err
+def test_watching_and_loggers_are_refused_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(write_run(tmp_path / "a")), "--watch", "--log", "tensorboard"]) == 2
+    assert "leave out --log, or --watch" in capsys.readouterr().err
 
 
 def test_a_run_without_its_last_lines_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

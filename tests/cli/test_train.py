@@ -363,13 +363,17 @@ class Silent:
 def test_loggers_of_a_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "mine.py"
     file.write_text(LOGGERS)
-    assert run("train", "--out", tmp_path / "run", *TINY, "--logger", f"{file}:Counter") == 0
+    assert run("train", "--out", tmp_path / "run", *TINY, "--log", f"{file}:Counter") == 0
     count, last = file.with_suffix(".txt").read_text().split()
     assert int(count) >= 4  # steps, an epoch, checkpoints
     assert last in ("CheckpointSaved", "EpochDone", "WarningRaised")
     capsys.readouterr()
-    for name, code in (("fail", "user-code-failed"), ("Silent", "logger-not-callable"), ("gone", "user-code-import")):
-        said = refused(capsys, "train", "--out", tmp_path / "other", *TINY, "--overwrite", "--logger", f"{file}:{name}")
+    assert run("train", "--out", tmp_path / "failing", *TINY, "--log", f"{file}:fail") == 0
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if "full" in line)
+    assert line.startswith("warning: ")
+    assert line.endswith("the training goes on without this logger")
+    for name, code in (("Silent", "logger-not-callable"), ("gone", "user-code-import")):
+        said = refused(capsys, "train", "--out", tmp_path / "other", *TINY, "--overwrite", "--log", f"{file}:{name}")
         assert said.endswith(f"[{code}]")
 
 

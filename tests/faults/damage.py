@@ -60,7 +60,7 @@ class Folder:
 
 
 def train_half(*more: str) -> None:
-    assert main([*TRAIN, *more, "--logger", f"{__name__}:stop"]) == 130
+    assert main([*TRAIN, *more, "--log", f"{__name__}:stop"]) == 130
 
 
 def stop(event: object) -> None:

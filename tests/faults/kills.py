@@ -13,7 +13,7 @@ from tests.faults.workloads import RUN, TRAIN, differences, trained, workshop
 FEW = 1  # points in `make test`
 LONG = 100
 SIHG = [sys.executable, "-m", "sihg"]
-WORDS = [*TRAIN[: TRAIN.index("--logger")], "--set", "epochs=15"]  # long enough to be hit
+WORDS = [*TRAIN[: TRAIN.index("--log")], "--set", "epochs=15"]  # long enough to be hit
 
 
 def run(points: int | None) -> Tally:

@@ -48,7 +48,7 @@ SMALL = {
 TRAIN = [
     *("train", "--out", "run", "--data", "digits", "--method", "msi-hg", "--threads", "1"),
     *(word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")),
-    *("--logger", f"{__name__}:announce"),
+    *("--log", f"{__name__}:announce"),
 ]
 EVALUATE = ["evaluate", "run", "--attacks", "natural,pgd-2", "--samples", "20", "--points", "--threads", "1"]
 # What differs between two undisturbed runs, besides times: sums over times, and the drawn name of a memory's files.

@@ -104,10 +104,11 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trust", action="store_true", help=about)
 
 
-def add_logger(parser: argparse.ArgumentParser) -> None:
-    """Add the flag for loggers of a user's own."""
-    about = "a function or class of yours that is called with each event of training; repeat for several"
-    parser.add_argument("--logger", action="append", default=[], metavar="PATH.py:NAME", help=about)
+def add_log(parser: argparse.ArgumentParser) -> None:
+    """Add the flag for loggers."""
+    about = "report to tensorboard, wandb, mlflow or trackio, several by comma, or to a function or class of your own, "
+    about += "PATH.py:NAME, that is called with each event; a resumed run continues its loggers"
+    parser.add_argument("--log", action="append", default=[], metavar="A,B", help=about)
 
 
 @contextmanager
@@ -128,12 +129,20 @@ def use_threads(count: int | None) -> Iterator[None]:
 @contextmanager
 def print_warnings() -> Iterator[None]:
     """Print each of our warnings as one line."""
+    from sihg.loggers import LoggerWarning
     from sihg.robust.data.locations import DataWarning
     from sihg.robust.training.weights import CheckpointWarning
     from sihg.store.run_folder import WaitWarning
 
+    with print_warnings_of(DataWarning, CheckpointWarning, WaitWarning, LoggerWarning):
+        yield
+
+
+@contextmanager
+def print_warnings_of(*kinds: type[Warning]) -> Iterator[None]:
+    """Print each warning of these kinds as one line."""
     with warnings.catch_warnings():
-        for kind in (DataWarning, CheckpointWarning, WaitWarning):
+        for kind in kinds:
             warnings.simplefilter("always", kind)
         warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}")
         yield

@@ -1,8 +1,10 @@
 """`sihg report`: draw the figures and the page of folders of results."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
+from sihg.cli.common import print_warnings_of
 from sihg.cli.terminal import say, show
 from sihg.errors import InputError
 from sihg.parse import parse_number
@@ -12,6 +14,7 @@ EPILOG = """examples:
   sihg report runs/first
   sihg report runs
   sihg report runs --watch
+  sihg report runs --log tensorboard
 
 The page is DIR/index.html, one file that needs nothing else. For training runs, DIR/report has the tables as CSV,
 Markdown and LaTeX (table: per entry, differences: per pair of entries, runs: per run, evaluations: per attack) and the
@@ -39,26 +42,44 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
         metavar="SECONDS",
         help=f"draw again while runs train, checking every SECONDS (default: {DEFAULT_SECONDS:g}), until Ctrl-C",
     )
-    parser.add_argument("--tensorboard", action="store_true", help="also write report/tensorboard, for `tensorboard`")
+    parser.add_argument(
+        "--log",
+        action="append",
+        default=[],
+        metavar="A,B",
+        help="also send the records of training runs to tensorboard, wandb, mlflow or trackio",
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Draw, and print the files written."""
-    if args.watch is not None and args.tensorboard:
-        raise InputError("watch-with-tensorboard")
+    if args.watch is not None and args.log:
+        raise InputError("watch-with-log")
     if args.watch is not None:
         return _watch(args.folders, args.watch)
+    from sihg.loggers import check_names, split_names
     from sihg.report import report
 
-    files = report(args.folders)
-    if args.tensorboard:
-        from sihg.report.tensorboard import write_events
-
-        files += [file for folder in args.folders for file in write_events(folder)]
-    for file in files:
+    names = split_names(args.log)
+    check_names(names)
+    for file in report(args.folders):
         show(file)
+    if names:
+        _send(args.folders, names)
     return 0
+
+
+def _send(folders: list[Path], names: Sequence[str]) -> None:
+    """Send the records of the training runs in the folders to loggers."""
+    from sihg.loggers import LoggerWarning, replay
+    from sihg.report.read.runs import run_folders
+    from sihg.store.run_folder import RunFolder
+
+    with print_warnings_of(LoggerWarning):
+        for run in (run for folder in folders for run in run_folders(folder)):
+            replay(RunFolder.open(run), names)
+            say(f"sent to {', '.join(names)}: {run}")
 
 
 def _watch(folders: list[Path], seconds: float) -> int:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sihg.cli.common import add_common, add_logger, add_trust, print_warnings, use_threads
+from sihg.cli.common import add_common, add_log, add_trust, print_warnings, use_threads
 from sihg.cli.setting_flags import add_settings_arguments, read_settings_arguments
 from sihg.cli.terminal import say
 from sihg.errors import InputError
@@ -23,7 +23,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
     )
     parser.add_argument("folder", type=Path, metavar="RUN", help="the folder of the run")
     add_common(parser)
-    add_logger(parser)
+    add_log(parser)
     add_trust(parser)
     add_settings_arguments(parser, hidden=True)  # to say why they cannot be changed
     parser.set_defaults(run=run)
@@ -35,6 +35,7 @@ def run(args: argparse.Namespace) -> int:
     from sihg.core.processes import join_processes
     from sihg.robust.training.config import read_run_settings
     from sihg.robust.training.preflight import prepare
+    from sihg.robust.training.training_loggers import TrainingLoggers
     from sihg.store.run_folder import RunFolder
 
     for name in read_settings_arguments(args):
@@ -46,12 +47,13 @@ def run(args: argparse.Namespace) -> int:
         join_processes(settings.device, minutes=settings.process_minutes) as processes,
         print_warnings(),
         use_threads(count),
-        TrainingOutput(args.logger) as output,
+        TrainingOutput() as output,
         name_last_checkpoint(folder),
     ):
         with processes.together():
+            loggers = TrainingLoggers(args.log, is_first=processes.is_first)
             prepared = prepare(settings, data_dir=args.data_dir or folder.data_folder(trust=args.trust))
-        trained = continue_run(folder, prepared, output, processes)
+        trained = continue_run(folder, prepared, output, loggers, processes)
     return print_result(trained, folder, settings, as_json=args.json)
 
 

@@ -3,24 +3,23 @@
 import argparse
 import json
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sihg.cli.common import add_common, add_logger, add_trust, print_warnings, use_threads
+from sihg.cli.common import add_common, add_log, add_trust, print_warnings, use_threads
 from sihg.cli.setting_flags import add_settings_arguments, read_settings_arguments
 from sihg.cli.terminal import Bar, format_table, say, show
 from sihg.errors import InputError, NotFiniteError
-from sihg.launch import rank
 from sihg.robust.training.events import EpochDone, Event, StepDone, WarningRaised
-from sihg.user_code import call_user_code, load_callable
 
 if TYPE_CHECKING:
     from sihg.core.processes import Processes
     from sihg.robust.training.config import Settings
     from sihg.robust.training.events import Trained
     from sihg.robust.training.preflight import PreparedTraining
+    from sihg.robust.training.training_loggers import TrainingLoggers
     from sihg.store.run_folder import RunFolder
     from sihg.store.schema import MetricsRow
 
@@ -29,6 +28,7 @@ EPILOG = """examples:
   sihg train --data mnist --method pgd --eps 0.3 --epochs 10 --out runs/mnist-pgd
   sihg train --preset svhn --tau 6/255 --flip --set schedule.peak=4 --out runs/svhn --data-dir /data
   sihg train --config runs/svhn/config.toml --seed 1 --out runs/svhn-1
+  sihg train --log tensorboard,mlflow --out runs/logged
   torchrun --nproc-per-node 4 -m sihg train --data cifar10 --lanes 4 --out runs/cifar10
   sihg train --data npy:arrays --workers 2 --eps 8/255 --out runs/large
   sihg train --data npz:mine.npz --model mypackage.nets:make --eps 8/255 --optimizer adamw --lr 1e-3 --out runs/mine
@@ -51,7 +51,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings in TOML, such as config.toml of a run")
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier run in RUN")
     add_common(parser)
-    add_logger(parser)
+    add_log(parser)
     add_trust(parser)
     add_settings_arguments(parser)
     parser.set_defaults(run=run)
@@ -62,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
     from sihg.core.processes import join_processes
     from sihg.robust.training.fit import check_free, keep_formats, run_in
     from sihg.robust.training.preflight import prepare
+    from sihg.robust.training.training_loggers import TrainingLoggers
     from sihg.store.run_folder import RunFolder
 
     given = read_settings_arguments(args)
@@ -73,9 +74,11 @@ def run(args: argparse.Namespace) -> int:
         join_processes(settings.device, minutes=settings.process_minutes) as processes,
         print_warnings(),
         use_threads(args.threads),
-        TrainingOutput(args.logger) as output,
+        TrainingOutput() as output,
         name_last_checkpoint(folder),
     ):
+        with processes.together():
+            loggers = TrainingLoggers(args.log, is_first=processes.is_first)
         again = any(processes.gather(folder.is_of_launch()))
         if again and args.overwrite:
             say(
@@ -93,13 +96,14 @@ def run(args: argparse.Namespace) -> int:
         for remark in prepared.remarks:
             say(remark)
         if again:
-            trained = continue_run(folder, prepared, output, processes)
+            trained = continue_run(folder, prepared, output, loggers, processes)
         else:
             trained = run_in(
                 args.out,
                 prepared,
                 overwrite=args.overwrite,
                 data_dir=args.data_dir,
+                loggers=loggers,
                 on_event=output,
                 processes=processes,
             )
@@ -140,10 +144,14 @@ def choose_settings(
 
 
 def continue_run(
-    folder: "RunFolder", prepared: "PreparedTraining", output: "TrainingOutput", processes: "Processes"
+    folder: "RunFolder",
+    prepared: "PreparedTraining",
+    output: "TrainingOutput",
+    loggers: "TrainingLoggers",
+    processes: "Processes",
 ) -> "Trained":
     """Go back to the newest checkpoint and train to the end."""
-    from sihg.robust.training.fit import open_run
+    from sihg.robust.training.fit import open_run, run_logged
     from sihg.robust.training.trainer import Trainer
 
     with open_run(folder.path, prepared.settings, processes) as (_, handle):
@@ -156,7 +164,7 @@ def continue_run(
             say(f"{folder.path} is already finished")
         else:
             say(f"continuing at epoch {here.epoch + 1}, batch {here.number + 1}")
-        return trainer.run(output)
+        return run_logged(trainer, loggers, output)
 
 
 @contextmanager
@@ -171,18 +179,11 @@ def name_last_checkpoint(folder: "RunFolder") -> Iterator[None]:
 
 
 class TrainingOutput:
-    """Prints the events of a training on standard error, and passes them on to the loggers named.
+    """Prints the events of a training on standard error; of several processes only the first does."""
 
-    Of several processes only the first does.
-
-    Args:
-        loggers: Names such as path.py:Name, of functions that take an event, or of classes of such objects.
-    """
-
-    def __init__(self, loggers: Sequence[str] = ()) -> None:
+    def __init__(self) -> None:
         self._stack = ExitStack()
         self._bar: Bar | None = None
-        self._loggers = {} if rank() else {name: _load_logger(name) for name in loggers}
 
     def __enter__(self) -> "TrainingOutput":
         return self
@@ -198,16 +199,6 @@ class TrainingOutput:
             self._bar.update(event.step, f"loss {event.row.loss:.3f}")
         elif isinstance(event, EpochDone | WarningRaised):
             say(event)
-        for name, logger in self._loggers.items():
-            call_user_code("logger", name, logger, event)
-
-
-def _load_logger(name: str) -> Callable[..., object]:
-    found = load_callable("logger", name)
-    made = call_user_code("logger", name, found) if isinstance(found, type) else found
-    if not callable(made):
-        raise InputError("logger-not-callable", name=name)
-    return made
 
 
 def print_result(trained: "Trained", folder: "RunFolder", settings: "Settings", *, as_json: bool) -> int:

@@ -26,6 +26,7 @@ _ENDINGS = {  # of the files in the folders of a run
     "evaluation": (".json", ".npz", ".npy", ".svg", ".png"),
     "memory": (".bin", "memory.json"),
     "report": (".svg", ".png", ".csv", ".md", ".html"),
+    "tensorboard": (".events",),
 }
 
 
@@ -45,9 +46,9 @@ class RunFolder:
     # run can continue it; the two files after it are no run.
     NAMES = (
         *("checkpoints", "evaluation", "memory"),
-        *("index.html", "report"),
+        *("index.html", "report", "tensorboard"),
         *("gallery.npz", "metrics.csv", "log.jsonl", "memory.csv"),
-        *("accepted.json", "failure.json"),
+        *("accepted.json", "failure.json", "loggers.jsonl"),
         *("config.toml", OWNER, "environment.json"),
     )
 

@@ -158,7 +158,7 @@ def _result(path: Path) -> Result:
         return _check_checkpoint(path)
     if path.suffix == ".csv":
         return _check_table(path)
-    if path.name == "log.jsonl":
+    if path.suffix == ".jsonl":
         read_json_lines(path, sealed=_is_sealed(path), mark=_mark(path))
         return "good" if f'"{SUM}"'.encode() in read_regular(path) or _is_sealed(path) else "no sum"
     if path.suffix == ".npy":
@@ -225,7 +225,7 @@ def _accept(check: FileCheck) -> FileCheck:
         if path.suffix == ".csv":
             write_bytes(path, reseal_table(path))
             _keep_accepted(path)
-        elif path.name == "log.jsonl":
+        elif path.suffix == ".jsonl":
             write_bytes(path, reseal_log(path))
             _keep_accepted(path)
         elif path.suffix == ".json":

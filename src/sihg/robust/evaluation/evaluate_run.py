@@ -10,6 +10,8 @@ from torch import nn
 
 from sihg.core.processes import ALONE, Processes
 from sihg.errors import InputError, UnknownNameError
+from sihg.loggers import continue_run_log
+from sihg.loggers.run_log import last_step
 from sihg.parse import file_name, parse_norm, parse_number
 from sihg.robust.attacks.input_checks import check_device, check_model
 from sihg.robust.attacks.nearest import plan_nearest
@@ -214,7 +216,17 @@ class PreparedEvaluation:
                 raise
         if result.stored is not None:
             return [result.stored]
-        return result.write(self.target.home, self.target.name)  # last: the record says that all is there
+        files = result.write(self.target.home, self.target.name)  # last: the record says that all is there
+        self._log(result)
+        return files
+
+    def _log(self, result: Result) -> None:
+        """Send the result to the loggers of the run, if its record lies in the run's own folder."""
+        folder = self.target.weights.folder
+        if folder is not None and self.target.home == folder.evaluation:
+            with continue_run_log(folder, trust=self.target.request.trust) as log:
+                if log is not None:
+                    log.evaluation(self.target.name, result.record, last_step(folder))
 
 
 def evaluate_run(
@@ -230,6 +242,7 @@ def evaluate_run(
     """Evaluate a run, one of its checkpoints or a model from elsewhere, and write its record, as `sihg evaluate` does.
 
     If the record of the same evaluation is there already, it is read instead: `evaluation.stored` is its path then.
+    The loggers of the run receive a new result.
 
     Args:
         path: The folder of a run or of a checkpoint, a file of weights, or timm:NAME, hf:FOLDER, robustbench:NAME.

@@ -1,8 +1,9 @@
 """From settings or a prepared run to a trained model: the one-line forms."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from sihg.robust.training.events import OnEvent, Trained
 from sihg.robust.training.preflight import PreparedTraining, preflight, prepare, split_off
 from sihg.robust.training.state import has_checkpoint
 from sihg.robust.training.trainer import Trainer
+from sihg.robust.training.training_loggers import TrainingLoggers
 from sihg.robust.training.weights import CheckpointWarning
 from sihg.store.files import status
 from sihg.store.run_folder import FolderHandle, RunFolder, locked
@@ -38,6 +40,7 @@ def fit(
     out: str | Path | None = None,
     overwrite: bool = False,
     resume: bool = False,
+    log: str | Iterable[str] = (),
     on_event: OnEvent | None = None,
     processes: Processes | None = None,
     **settings: Any,
@@ -53,6 +56,8 @@ def fit(
         out: A run folder to make (default: none).
         overwrite: Replace an earlier run in `out`.
         resume: Continue the run in `out`, given the same model, data and settings.
+        log: Loggers, such as "tensorboard,mlflow", or path.py:Name for one of your own. A resumed run continues those
+            that it began with.
         on_event: Called with each event: StepDone, EpochDone, WarningRaised, CheckpointSaved.
         processes: From `join_processes`: all of them call this with the same arguments, and share the lanes. Inside
             `join_processes` it must be given.
@@ -69,6 +74,8 @@ def fit(
         '2 epochs done'
     """
     processes = given_or_alone(processes)
+    with processes.together():
+        loggers = TrainingLoggers(log, is_first=processes.is_first)
     samples = open_samples(data)
     chosen = Settings(data=f"fit:{samples.name}", model=type(model).__name__, batch_size=min(128, len(samples)))
     chosen = chosen.with_values({**_method_values(method, eps, settings), **settings})
@@ -81,10 +88,10 @@ def fit(
     train, held_out = split_off(samples, chosen)
     prepared = preflight(model, train, chosen, held_out, None if isinstance(method, str) else method)
     if resume:
-        return resume_in(out, prepared, on_event=on_event, processes=processes)
+        return resume_in(out, prepared, loggers=loggers, on_event=on_event, processes=processes)
     if out is None:
-        return Trainer(prepared, processes=processes).run(on_event)
-    return run_in(out, prepared, overwrite=overwrite, on_event=on_event, processes=processes)
+        return run_logged(Trainer(prepared, processes=processes), loggers, on_event)
+    return run_in(out, prepared, overwrite=overwrite, loggers=loggers, on_event=on_event, processes=processes)
 
 
 def _method_values(method: str | Method, eps: Number | None, settings: dict[str, Any]) -> dict[str, Any]:
@@ -123,6 +130,7 @@ def run_in(
     *,
     overwrite: bool = False,
     data_dir: Path | None = None,
+    loggers: TrainingLoggers | None = None,
     on_event: OnEvent | None = None,
     processes: Processes = ALONE,
 ) -> Trained:
@@ -133,6 +141,7 @@ def run_in(
         prepared: The run.
         overwrite: Replace an earlier run in the folder.
         data_dir: Where the data was found, for the record.
+        loggers: To which the events are passed on.
         on_event: Called with each event.
         processes: Who computes the run. The first one makes the folder and holds its lock.
     """
@@ -145,13 +154,35 @@ def run_in(
                 _, handle = stack.enter_context(run)
         folder = RunFolder.open(out)
         stack.enter_context(_keep_failure(folder, handle, processes))
-        return Trainer(prepared, folder, handle, processes).run(on_event)
+        return run_logged(Trainer(prepared, folder, handle, processes), loggers, on_event)
+
+
+def run_logged(trainer: Trainer, loggers: TrainingLoggers | None, on_event: OnEvent | None) -> Trained:
+    """Train, and pass the events on to loggers; a resumed run continues those that it began with.
+
+    Args:
+        trainer: The run, resumed if it was interrupted.
+        loggers: Those that the user asks for (default: none).
+        on_event: Called with each event.
+    """
+    processes, settings = trainer.processes, trainer.prepared.settings
+    loggers = loggers or TrainingLoggers(is_first=processes.is_first)
+    with ExitStack() as stack:
+        with processes.together():
+            is_finished = partial(_is_finished, trainer)
+            on_event = stack.enter_context(loggers.open(settings, trainer.folder, on_event, is_finished))
+        return trainer.run(on_event)
+
+
+def _is_finished(trainer: Trainer) -> bool:
+    return trainer.progress.epoch >= trainer.prepared.settings.epochs
 
 
 def resume_in(
     out: str | Path | None,
     prepared: PreparedTraining,
     *,
+    loggers: TrainingLoggers | None = None,
     on_event: OnEvent | None = None,
     processes: Processes = ALONE,
 ) -> Trained:
@@ -162,7 +193,7 @@ def resume_in(
         trainer = Trainer(prepared, folder, handle, processes)
         for text in trainer.resume():
             warnings.warn(f"skipped damaged checkpoint {text}", CheckpointWarning, stacklevel=3)
-        return trainer.run(on_event)
+        return run_logged(trainer, loggers, on_event)
 
 
 def resume_run(
@@ -170,6 +201,7 @@ def resume_run(
     *,
     data_dir: str | Path | None = None,
     trust: bool = False,
+    log: str | Iterable[str] = (),
     on_event: OnEvent | None = None,
     processes: Processes | None = None,
 ) -> Trained:
@@ -179,6 +211,7 @@ def resume_run(
         out: The run folder.
         data_dir: The folder of the data files (default: as when the run began).
         trust: Whether a folder that no command of yours made may name code to run and the folder of the data.
+        log: Loggers besides those that the run began with, as for `sihg.fit`.
         on_event: Called with each event.
         processes: Who computes the run; their number may have changed. As for `sihg.fit`.
     Returns:
@@ -188,10 +221,12 @@ def resume_run(
         Trained(20 epochs done, loss 0.512, natural 93.1 %, robust 61.0 %, best epoch 18)
     """
     processes = given_or_alone(processes)
+    with processes.together():
+        loggers = TrainingLoggers(log, is_first=processes.is_first)
     folder = RunFolder.open(out)
     settings = read_run_settings(folder, trust=trust)
     prepared = prepare(settings, data_dir=data_dir or folder.data_folder(trust=trust))
-    return resume_in(out, prepared, on_event=on_event, processes=processes)
+    return resume_in(out, prepared, loggers=loggers, on_event=on_event, processes=processes)
 
 
 @contextmanager
