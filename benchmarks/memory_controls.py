@@ -23,7 +23,7 @@ from sihg.store.statistics import Spread, spread, welch
 ATTACKS = ("natural", "pgd-20", "pgd-50-2")
 EPOCHS, RAMP_EPOCHS = 8, 3
 SHARED: dict[str, Any] = {
-    "samples": 11_000,  # 1,000 of them are held out
+    "samples": 6000,  # 1,000 of them are held out
     "validation": 1000,
     "evaluate_every": EPOCHS,
     "epochs": EPOCHS,
@@ -40,7 +40,7 @@ ENTRIES: dict[str, tuple[str, dict[str, Any]]] = {  # method, what differs
     "pgd": ("pgd", {}),
 }
 RAMPS = {"ramp": RAMP_EPOCHS, "no-ramp": 0}
-RATES = {"ramp": (0.02, 0.04), "no-ramp": (0.01, 0.02)}
+RATES = {"ramp": (0.04, 0.08), "no-ramp": (0.02, 0.04)}
 STUCK = 0.15  # a natural accuracy below this is a constant prediction
 
 
