@@ -56,6 +56,16 @@ def test_the_last_point_or_the_first_misclassified_one(name: str, batch: tuple[T
     assert bool((broken[1] | ~broken[0]).all())
 
 
+def test_targets_of_ones_own(batch: tuple[Tensor, Tensor]) -> None:
+    x, y = batch
+    targets = (y + 1) % 10
+    found = sihg.attacks.BIM(healthy(), eps=0.2)(x, y, targets=targets)
+    before, after = (healthy()(points).gather(1, targets[:, None]).mean() for points in (x, found))
+    assert after > before + 1
+    with refused("attack-without-targets", name="Square"):
+        sihg.attacks.Square(healthy(), n_queries=2)(x, y, targets=targets)
+
+
 def test_the_generator_of_torch_decides_starts(batch: tuple[Tensor, Tensor]) -> None:
     attack = sihg.attacks.PGD(healthy())
     torch.manual_seed(1)

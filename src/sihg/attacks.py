@@ -64,13 +64,14 @@ class ModelAttack:
         if not isinstance(self.model, nn.Module):
             raise InputError("model-first", name=type(self.attack).__name__, type=type(self.model).__name__)
 
-    def __call__(self, images: Tensor, labels: Tensor, *others: object) -> Tensor:
-        """Return adversarial images on the device and of the type of `images`."""
+    def __call__(self, images: Tensor, labels: Tensor, *others: object, targets: Tensor | int | None = None) -> Tensor:
+        """Return adversarial images on the device and of the type of `images`; `targets` are classes to aim at."""
         if others or not isinstance(images, Tensor):
             raise InputError("model-given", name=type(self.attack).__name__, type=type(images).__name__)
         device = device_of(self.model)
         seed = int(torch.randint(2**31, ())) if self.seed is None else self.seed
-        found = self.attack(self.model, as_input(self.model, images).to(device), labels.to(device), seed, eot=self.eot)
+        points, labels = as_input(self.model, images).to(device), labels.to(device)
+        found = self.attack(self.model, points, labels, seed, targets=targets, eot=self.eot)
         return found.to(images)
 
 

@@ -157,7 +157,7 @@ def test_no_attack_takes_more_passes_than_it_announces(name: str, norm: str, eps
         assert most is not None
         passes = verdict.passes + verdict.forwards / 3
         assert passes <= most * len(x) * (1 + 1e-12)
-        if eps < EPS and kind not in ENDS_EARLY:
+        if eps < EPS and kind not in ENDS_EARLY and (kind, norm) != ("square", "linf"):  # which may skip queries
             assert passes >= most * int((~verdict.broken).sum()) * (1 - 1e-12)  # and it announces no more
 
 

@@ -152,7 +152,9 @@ def test_a_users_own_model(tmp_path: Path) -> None:
         "def make(shape, classes):\n    return nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * shape[1], classes))\n"
         "def number(shape, classes):\n    return 3\n"
         "def none():\n    return nn.Flatten()\n"
-        "def picky(shape):\n    return nn.Flatten()\n"
+        "def picky(shape):\n    return nn.Flatten(len(shape))\n"
+        "class Own(nn.Flatten):\n    def __init__(self, start_dim=2):\n        super().__init__(start_dim)\n"
+        "def positional(shape, /):\n    return nn.Flatten()\n"
         "def more(shape, classes, depth):\n    return nn.Flatten()\n"
         "def free(**settings):\n    return nn.Flatten()\n"
         "def fails(shape, classes):\n    raise TypeError\n"
@@ -163,7 +165,9 @@ def test_a_users_own_model(tmp_path: Path) -> None:
     assert all(map(torch.equal, weights(model), weights(build(own + "make", (3, 5), 4, seed=1))))
     with refused("model-type", name=own + "number"):
         build(own + "number", (3, 5), 4)
-    for name, takes in {"none": "none()", "picky": "picky(shape)", "more": "more(shape, classes, depth)"}.items():
+    for name, start in {"none": 1, "picky": 2, "Own": 2}.items():  # they are given what they take
+        assert build(own + name, (3, 5), 4).start_dim == start
+    for name, takes in {"positional": "positional(shape, /)", "more": "more(shape, classes, depth)"}.items():
         with refused("model-arguments", name=own + name, own=takes, call=f"{name}(shape=(3, 5), classes=4)"):
             build(own + name, (3, 5), 4)
     with refused("user-code-failed", name=own + "fails", filename=str(tmp_path / "own_net.py")):

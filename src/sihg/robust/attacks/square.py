@@ -13,7 +13,8 @@ from sihg.errors import InputError
 from sihg.parse import ORDERS
 from sihg.robust.attacks.attacked_rows import Rows
 from sihg.robust.attacks.base import Attack, check_counts
-from sihg.robust.attacks.search import Search
+from sihg.robust.attacks.random_models import ONCE
+from sihg.robust.attacks.search import Search, true_places
 from sihg.robust.gradients import margins, misclassified
 
 QUERIES = 5000  # as in AutoAttack
@@ -27,14 +28,15 @@ class Square(Attack):
     """Change one window of the sample at a time, and keep the change where the margin falls; needs no gradient.
 
     A sample is broken when it is misclassified at any query. It leaves the batch at once, and later runs see survivors
-    only. Where nothing is found, x_adv is the point of smallest margin.
+    only. Where nothing is found, x_adv is the point of smallest margin. In linf many windows have the drawn values
+    already; on a CPU such a query takes no pass, as the answer is known.
 
     A sample has channels, rows and columns: a sample of a table is one row, and so is each channel of a sequence
     (c, l). All dimensions between the channels and the last one count as rows, one below the other. Where a square
     does not fit into the sample, the window is a rectangle of about the same area.
 
     Args:
-        queries: Forward passes of a run, the start included.
+        queries: Queries of a run, each a forward pass or less, the start included.
         restarts: Runs, the first included.
         p_init: The share of the sample that the first windows cover; it shrinks as the queries go on.
     Raises:
@@ -65,7 +67,7 @@ class Square(Attack):
         return True
 
     def max_passes(self, classes: int) -> float:  # noqa: ARG002
-        """Return a forward pass per query, and one at the sample."""
+        """Return a forward pass per query, and one at the sample; in linf it is less."""
         return (1 + self.restarts * self.queries) / 3
 
     def search(self, search: Search, seed: int) -> None:
@@ -85,6 +87,8 @@ class Square(Attack):
             "l2": (self._tiles, self._bump_),
             "l1": (self._tiles, self._sparse_bump_),
         }[self.norm]
+        on_cpu = rows.x.device.type == "cpu"  # other devices would be waited for
+        skip = self.norm == "linf" and search.draws == ONCE and on_cpu
         ahead = max(1, NUMBERS_PER_DRAW // (5 + c))
         at = Run.at(search, rows, start(rows, seed, run))
         for query in range(1, self.queries):
@@ -96,7 +100,7 @@ class Square(Attack):
                 sides = [self._sides(later, h, w) for later in range(query, query + ahead)]
                 at.draw(sides, at.rows.draw_uniform((ahead, 5 + c), seed, f"square {block}", run))
                 at.unused = self._unused(at.point - at.x)
-            at.accept(search, change(at, turn, *sides[turn]))
+            at.accept(search, change(at, turn, *sides[turn]), skip=skip)
         search.record(at.rows, at.point.view_as(at.rows.x), at.logits)
 
     def _sides(self, query: int, h: int, w: int) -> tuple[int, int]:
@@ -254,9 +258,20 @@ class Run:
         self.point.scatter_(2, two, x_two)
         return x_one, before, other
 
-    def accept(self, search: Search, change: Change) -> None:
-        """Keep the change, already made, where the margin falls or the class is wrong (also at a tie); else undo it."""
-        logits = search.compute_logits(self.rows, self.point.view_as(self.rows.x), exact=False)
+    def accept(self, search: Search, change: Change, *, skip: bool) -> None:
+        """Keep the change, already made, where the margin falls or the class is wrong (also at a tie); else undo it.
+
+        With `skip`, rows whose point is the same as before are not evaluated: nothing would change.
+        """
+        moved = true_places((change.new != change.old).flatten(1).any(1)) if skip else None
+        point = self.point.view_as(self.rows.x)
+        if moved is None or len(moved) == len(self.rows):
+            logits = search.compute_logits(self.rows, point, exact=False)
+        elif len(moved):
+            new = search.compute_logits(self.rows.take(moved), point.index_select(0, moved), exact=False)
+            logits = self.logits.index_copy(0, moved, new)
+        else:
+            return
         margin = margins(logits, self.rows.y)
         falls = (margin < self.margin) | misclassified(logits, self.rows.y)
         self.logits, self.margin = torch.where(falls[:, None], logits, self.logits), torch.minimum(margin, self.margin)

@@ -96,25 +96,28 @@ def _build_users_model(name: str, shape: tuple[int, ...], classes: int, width: f
 
         return build_timm(name.removeprefix(TIMM), shape, classes)
     make = load_callable("model", name)
-    _check_arguments(name, make, shape=shape, classes=classes)
-    model = call_user_code("model", name, make, shape=shape, classes=classes)
+    model = call_user_code("model", name, make, **_accepted_arguments(name, make, shape=shape, classes=classes))
     if not isinstance(model, nn.Module):
         raise InputError("model-type", name=name, type=type(model).__name__)
     return model
 
 
-def _check_arguments(name: str, make: Callable[..., object], **given: object) -> None:
-    """Raise InputError unless a user's function takes these arguments, if its signature is known."""
+def _accepted_arguments(name: str, make: Callable[..., object], **offered: object) -> dict[str, object]:
+    """Return those of the offered arguments that a user's function takes; raise InputError if it needs others."""
     try:
         signature = inspect.signature(make)
     except ValueError:  # some builtins have none
-        return
+        return offered
+    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    taken = offered if inspect.Parameter.VAR_KEYWORD in kinds else offered.keys() & signature.parameters.keys()
+    arguments = {key: value for key, value in offered.items() if key in taken}
     try:
-        signature.bind(**given)
+        signature.bind(**arguments)
     except TypeError as error:
         own, function = signature.replace(return_annotation=inspect.Signature.empty), name.rpartition(":")[2]
-        call = ", ".join(f"{key}={value}" for key, value in given.items())
+        call = ", ".join(f"{key}={value}" for key, value in offered.items())
         raise InputError("model-arguments", name=name, own=f"{function}{own}", call=f"{function}({call})") from error
+    return arguments
 
 
 def _check_image(name: str, shape: tuple[int, ...]) -> tuple[int, int, int]:
