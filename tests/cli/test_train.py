@@ -167,7 +167,7 @@ MISTAKES = {
     "`sihg data get mnist`": ["--data", "mnist", "--data-dir", "/nowhere"],
     "no file ": ["--data", "npz:/nowhere/x.npz", "--eps", "0.1"],
     "cannot be used here": ["--device", "quantum"],
-    "threads must be between 1 and 1024, got 0": ["--threads", "0"],
+    "threads must be an integer >= 1 and <= 1024, got 0": ["--threads", "0"],
     "theta must be a number such as 5, 0.1 or 8/255, got 'abc'": ["--theta", "abc"],
     "optimizer.betas must be 2 numbers": ["--optimizer", "adamw", "--set", "optimizer.betas=[0.9]"],
     "SparseAdam does not support dense gradients": ["--optimizer", "sparseadam"],

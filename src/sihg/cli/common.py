@@ -1,4 +1,4 @@
-"""What commands share: their parser, the types of flags, common flags, threads and warnings."""
+"""What commands share: their parser, the types of flags, common flags and warnings."""
 
 import argparse
 import re
@@ -14,7 +14,6 @@ from sihg.errors import InputError
 from sihg.parse import parse_int, parse_number
 
 SETTING = "setting "  # before the names under which argparse keeps settings
-MAX_THREADS = 1024
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -91,11 +90,15 @@ def count(text: str) -> int:
     return value
 
 
-def add_common(parser: argparse.ArgumentParser, threads: str = "threads to compute with") -> None:
+def add_common(parser: argparse.ArgumentParser) -> None:
     """Add the flags of every command that computes with data."""
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="the folder of the data files")
-    parser.add_argument("--threads", type=count, metavar="N", help=threads)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def add_threads(parser: argparse.ArgumentParser, about: str) -> None:
+    """Add the flag of the threads, of commands in which it is not a setting of the run."""
+    parser.add_argument("--threads", type=count, metavar="N", help=about)
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
@@ -109,21 +112,6 @@ def add_log(parser: argparse.ArgumentParser) -> None:
     about = "report to tensorboard, wandb, mlflow or trackio, several by comma, or to a function or class of your own, "
     about += "PATH.py:NAME, that is called with each event; a resumed run continues its loggers"
     parser.add_argument("--log", action="append", default=[], metavar="A,B", help=about)
-
-
-@contextmanager
-def use_threads(count: int | None) -> Iterator[None]:
-    """Compute with this number of threads inside the block (None: torch's choice)."""
-    import torch
-
-    if count is not None and not 1 <= count <= MAX_THREADS:  # torch fails at some numbers, the system at others
-        raise InputError("threads-range", threads=count, most=MAX_THREADS)
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextmanager

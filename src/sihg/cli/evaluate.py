@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sihg.cli.common import add_common, add_trust, count, print_warnings, use_threads
+from sihg.cli.common import add_common, add_threads, add_trust, count, print_warnings
 from sihg.cli.evaluation_progress import EvaluationDisplay
 from sihg.cli.evaluation_tables import Records, check_lines, json_text, results_table
 from sihg.cli.terminal import say, show
@@ -140,12 +140,14 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
     theirs.add_argument("--download", action="store_true", help="download weights that are not on this machine")
     add_trust(parser)
     add_common(parser)
+    add_threads(parser, "threads to compute with; the last digits of results depend on it (default: 1)")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate each model and keep its record at once; print the tables, also if a later model fails."""
     from sihg.core.processes import join_processes
+    from sihg.core.threads import use_threads
     from sihg.robust.evaluation.evaluate_run import EvaluationRequest, find_targets, prepare
     from sihg.robust.evaluation.partial import EvaluationWarning
 
@@ -186,7 +188,7 @@ def run(args: argparse.Namespace) -> int:
     with (
         join_processes(chosen.device, minutes=chosen.process_minutes) as processes,
         print_warnings(),
-        use_threads(args.threads),
+        use_threads(1 if args.threads is None else args.threads),
         EvaluationDisplay() as display,
     ):
         warnings.simplefilter("always", EvaluationWarning)

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sihg.cli.common import add_common, add_trust, count, print_warnings
+from sihg.cli.common import add_common, add_threads, add_trust, count, print_warnings
 from sihg.cli.setting_flags import add_settings_arguments, read_settings_arguments
 from sihg.cli.terminal import format_duration, say, show
 
@@ -72,8 +72,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
     )
     parser.add_argument("--list", action="store_true", help="show the cells and their estimated cost, and stop")
     add_trust(parser)
-    add_common(parser, threads="threads per cell; the last digits of results depend on it (default: 1)")
-    add_settings_arguments(parser, skip=("samples",))
+    add_common(parser)
+    add_threads(parser, "threads per cell; the last digits of results depend on it (default: 1)")
+    add_settings_arguments(parser, skip=("samples", "threads"))
     parser.set_defaults(run=run)
 
 

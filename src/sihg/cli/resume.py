@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sihg.cli.common import add_common, add_log, add_trust, print_warnings, use_threads
+from sihg.cli.common import add_common, add_log, add_threads, add_trust, print_warnings
 from sihg.cli.setting_flags import add_settings_arguments, read_settings_arguments
 from sihg.cli.terminal import say
 from sihg.errors import InputError
@@ -23,9 +23,10 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
     )
     parser.add_argument("folder", type=Path, metavar="RUN", help="the folder of the run")
     add_common(parser)
+    add_threads(parser, "threads to compute with (default: as the run so far)")
     add_log(parser)
     add_trust(parser)
-    add_settings_arguments(parser, hidden=True)  # to say why they cannot be changed
+    add_settings_arguments(parser, skip=("threads",), hidden=True)  # to say why they cannot be changed
     parser.set_defaults(run=run)
 
 
@@ -33,6 +34,7 @@ def run(args: argparse.Namespace) -> int:
     """Restore the newest checkpoint and train to the end."""
     from sihg.cli.train import TrainingOutput, continue_run, name_last_checkpoint, print_result
     from sihg.core.processes import join_processes
+    from sihg.core.threads import use_threads
     from sihg.robust.training.config import read_run_settings
     from sihg.robust.training.preflight import prepare
     from sihg.robust.training.training_loggers import TrainingLoggers
@@ -42,11 +44,11 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("resume-settings", flag=f"--{name.replace('_', '-')}")
     folder = RunFolder.open(args.folder)
     settings = read_run_settings(folder, trust=args.trust)
-    count = _threads(folder, args.threads)
+    threads = _threads(folder, args.threads)
     with (
         join_processes(settings.device, minutes=settings.process_minutes) as processes,
         print_warnings(),
-        use_threads(count),
+        use_threads(threads or settings.threads),
         TrainingOutput() as output,
         name_last_checkpoint(folder),
     ):

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sihg.cli.common import add_common, add_log, add_trust, print_warnings, use_threads
+from sihg.cli.common import add_common, add_log, add_trust, print_warnings
 from sihg.cli.setting_flags import add_settings_arguments, read_settings_arguments
 from sihg.cli.terminal import Bar, format_table, say, show
 from sihg.errors import InputError, NotFiniteError
@@ -60,6 +60,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", 
 def run(args: argparse.Namespace) -> int:
     """Check everything, make the folder, train; continue a run whose processes torchrun starts again."""
     from sihg.core.processes import join_processes
+    from sihg.core.threads import use_threads
     from sihg.robust.training.fit import check_free, keep_formats, run_in
     from sihg.robust.training.preflight import prepare
     from sihg.robust.training.training_loggers import TrainingLoggers
@@ -73,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     with (
         join_processes(settings.device, minutes=settings.process_minutes) as processes,
         print_warnings(),
-        use_threads(args.threads),
+        use_threads(settings.threads),
         TrainingOutput() as output,
         name_last_checkpoint(folder),
     ):

@@ -10,6 +10,7 @@ from statistics import median
 
 import torch
 
+from sihg.core.threads import use_threads
 from sihg.robust.attacks import Attack
 from sihg.robust.attacks.chunk_size import rows_per_chunk
 from sihg.robust.attacks.input_checks import check_plans
@@ -47,12 +48,8 @@ def estimate_costs(
 
     Mistakes in the settings, the data or the attacks raise InputError.
     """
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+    with use_threads(threads):
         return _measure(settings, attacks, samples, data_dir)
-    finally:
-        torch.set_num_threads(before)
 
 
 def _measure(settings: Settings, attacks: Sequence[str], samples: int | None, data_dir: Path | None) -> Costs:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TextIO
 
 import msgspec
-import torch
 
 from sihg.errors import SihgError
 from sihg.experiments.launcher import Progress
@@ -73,7 +72,7 @@ def evaluate_cell(
         report(Progress(event.stage, max(event.done, reached), total))
 
     with locked(run.path):
-        report(str(evaluate_run(run.path, request, data_dir=data_dir, progress=progress)))
+        report(str(evaluate_run(run.path, request, data_dir=data_dir, threads=grid.threads, progress=progress)))
 
 
 def main(folder: Path, data_dir: Path | None = None) -> int:
@@ -85,7 +84,6 @@ def main(folder: Path, data_dir: Path | None = None) -> int:
     warnings.showwarning = lambda message, *_, **__: report(f"warning: {message}")
     try:
         with interrupted_at_once():
-            torch.set_num_threads(read_grid_config(folder.parent / GRID).threads)
             _wait_until_free(folder)
             # The grid has compared the settings with those of its user, so code in them is the user's own.
             if train_cell(folder, data_dir=data_dir, trust=True, report=report) and not stopping.is_set():

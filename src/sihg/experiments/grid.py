@@ -161,10 +161,13 @@ class Grid:
     def cells(self) -> list[Cell]:
         """Return all cells, seed by seed, so that methods can be compared early."""
         return [
-            Cell(self.folder / _cell_name(method, seed), replace(run, seed=seed).complete(), self.attacks, self.samples)
+            Cell(self.folder / _cell_name(method, seed), self._settings(run, seed), self.attacks, self.samples)
             for seed in range(self.trials)
             for method, run in self.settings.items()
         ]
+
+    def _settings(self, run: Settings, seed: int) -> Settings:
+        return replace(run, seed=seed, threads=self.threads).complete()
 
     def check(self) -> None:
         """Raise InputError if the folder has other files, or runs with other settings."""
@@ -219,8 +222,9 @@ class Grid:
             yield
 
     def _config(self) -> GridConfig:
+        per_grid = ("seed", "threads")  # given for all methods
         methods = {
-            name: {k: v for k, v in schema.flatten_settings(run.complete().as_dict()).items() if k != "seed"}
+            name: {k: v for k, v in schema.flatten_settings(run.complete().as_dict()).items() if k not in per_grid}
             for name, run in self.settings.items()
         }
         samples = "all" if self.samples is None else self.samples

@@ -31,7 +31,13 @@ DEFAULT_METHODS = ("pgd", "dat", "yopo", "msi-hg")
 LAUNCHERS = ("local", "slurm")
 DEFAULT_ATTACKS = ("natural", "pgd-20", "pgd-50-10")
 # Settings of a run that a grid sets itself, and by which argument.
-GRID_ARGUMENTS = {"method": "methods", "method.name": "methods", "seed": "trials", "data": "the name of the data set"}
+GRID_ARGUMENTS = {
+    "method": "methods",
+    "method.name": "methods",
+    "seed": "trials",
+    "threads": "threads",
+    "data": "the name of the data set",
+}
 INTERRUPTED = 130  # exit code
 
 Costs = dict[str, dict[str, float]]  # seconds per phase, by method

@@ -2,6 +2,7 @@
 
 import shutil
 from collections import OrderedDict
+from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -292,16 +293,39 @@ def test_a_copy_names_no_code_without_trust(tmp_path: Path, monkeypatch: pytest.
     assert not load("moved").training
 
 
-def test_another_number_of_threads_is_named(tmp_path: Path) -> None:
-    common: dict[str, Any] = {"method": "natural", "eps": 0.1, "epochs": 1, "out": tmp_path}
-    fit(own_model(), Pictures(), **common)
+@pytest.fixture(name="four_threads_of_torch")
+def four_threads_of_torch_() -> Iterator[None]:
     before = torch.get_num_threads()
-    torch.set_num_threads(before + 1)
-    try:
-        with pytest.warns(CheckpointWarning, match=f"computed with {before} threads and continues with {before + 1}"):
-            fit(own_model(), Pictures(), **common, resume=True)
-    finally:
-        torch.set_num_threads(before)
+    torch.set_num_threads(4)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("four_threads_of_torch")
+def test_a_run_computes_with_its_own_number_of_threads(tmp_path: Path) -> None:
+    """One unless more are asked for, kept in the config, also on a resume; torch's own number is as before."""
+    common: dict[str, Any] = {"method": "natural", "eps": 0.1, "epochs": 1}
+    used: set[int] = set()
+
+    def keep(_: object) -> None:
+        used.add(torch.get_num_threads())
+
+    for expected, given in ((1, common), (2, {**common, "threads": 2})):
+        out = tmp_path / str(expected)
+        fit(own_model(), Pictures(), **given, out=out, on_event=keep)
+        assert from_toml(out / "config.toml")["threads"] == expected
+        assert RunFolder(out).read_environment().threads == expected
+        shutil.rmtree(out / "checkpoints")
+        (out / "metrics.csv").unlink()
+        fit(own_model(), Pictures(), **common, out=out, resume=True, on_event=keep)
+        assert used == {expected}
+        assert torch.get_num_threads() == 4
+        used.clear()
+    with pytest.warns(CheckpointWarning, match="computed with 2 threads and continues with 3"):
+        fit(own_model(), Pictures(), **common, threads=3, out=tmp_path / "2", resume=True)
+    for wrong in (0, 1025):
+        with refused("setting-value", setting="threads", value=wrong):
+            fit(own_model(), Pictures(), **common, threads=wrong)
 
 
 def test_memory_files_live_in_the_folder(tmp_path: Path) -> None:

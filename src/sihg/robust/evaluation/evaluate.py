@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import torch
 from torch import Tensor, nn
 
 from sihg.core.draw import seeded
 from sihg.core.processes import ALONE, Processes
+from sihg.core.threads import use_threads
 from sihg.parse import Number, parse_number
 from sihg.robust.attacks.base import Natural
 from sihg.robust.attacks.chunk_size import limit_rows
@@ -68,6 +70,7 @@ def evaluate(
     resume: str | Path | None = None,
     workers: int = 0,
     batch_size: int | None = None,
+    threads: int = 1,
     progress: Progress | None = None,
     processes: Processes = ALONE,
 ) -> Evaluation:
@@ -103,6 +106,7 @@ def evaluate(
         workers: Processes that read a torch Dataset, if its items do not fit in memory or are random.
         batch_size: The most samples to attack at once (default: as many as are fast). Draws do not depend on it, so
             results can differ by rounding only.
+        threads: The threads to compute with; the last digits of results depend on it.
         progress: Receives an EvaluationProgress after each pass of the model, and before and after each part.
         processes: From `join_processes`: all of them call this with the same arguments, and share the attacks.
     Returns:
@@ -120,8 +124,9 @@ def evaluate(
     arguments = (model, whole, attacks, ball, (), samples, seed, trained_with)
     how: dict[str, Any] = {"last_iterate": last_iterate, "precision": precision, "bpda": bpda, "eot": eot}
     how |= {"votes": votes, "workers": workers, "batch_size": batch_size, "processes": processes}
-    task = make_task(*arguments, targets=targets, **how)
-    result = resume_task(task, resume, points, progress, processes)
+    with use_threads(threads):
+        task = make_task(*arguments, targets=targets, **how)
+        result = resume_task(task, resume, points, progress, processes)
     assert isinstance(result, Evaluation)
     return result
 
@@ -146,6 +151,7 @@ def robust_curve(
     resume: str | Path | None = None,
     workers: int = 0,
     batch_size: int | None = None,
+    threads: int = 1,
     progress: Progress | None = None,
     processes: Processes = ALONE,
 ) -> RadiusCurve:
@@ -172,8 +178,9 @@ def robust_curve(
     arguments = (model, whole, attacks, ball, eps, samples, seed, trained_with)
     how: dict[str, Any] = {"last_iterate": last_iterate, "precision": precision, "bpda": bpda, "eot": eot}
     how |= {"votes": votes, "workers": workers, "batch_size": batch_size, "processes": processes}
-    task = make_task(*arguments, **how)
-    result = resume_task(task, resume, points, progress, processes)
+    with use_threads(threads):
+        task = make_task(*arguments, **how)
+        result = resume_task(task, resume, points, progress, processes)
     assert isinstance(result, RadiusCurve)
     return result
 
@@ -242,7 +249,7 @@ def run_task(
     seconds = spent + time.perf_counter() - begin
     return task.kind(
         *(task.name, task.header, task.ball, task.index, samples.y, tuple(outcomes), tuple(checks), seconds),
-        environment=describe_environment(),
+        environment=describe_environment(threads=torch.get_num_threads()),
         radii=task.radii,
         partial=partial,
         fingerprint=asked,

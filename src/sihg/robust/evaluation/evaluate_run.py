@@ -9,6 +9,7 @@ import msgspec
 from torch import nn
 
 from sihg.core.processes import ALONE, Processes
+from sihg.core.threads import use_threads
 from sihg.errors import InputError, UnknownNameError
 from sihg.loggers import continue_run_log
 from sihg.loggers.run_log import last_step
@@ -236,6 +237,7 @@ def evaluate_run(
     data_dir: Path | None = None,
     out: Path | None = None,
     again: bool = False,
+    threads: int = 1,
     progress: Progress | None = None,
     processes: Processes = ALONE,
 ) -> Result:
@@ -250,6 +252,7 @@ def evaluate_run(
         data_dir: The folder of the data files.
         out: Where the record goes (default: RUN/evaluation; of a file, nowhere).
         again: Whether to make the evaluation again if its record is there.
+        threads: The threads to compute with; the last digits of results depend on it.
         progress: Receives an EvaluationProgress after each pass of the model, and before and after each part.
         processes: From `join_processes`: all of them call this with the same arguments, and share the attacks.
     Returns:
@@ -262,10 +265,11 @@ def evaluate_run(
         sihg.errors.InputError: runs/none does not exist: give the folder of a run, a file of weights, or ...
     """
     (target,) = find_targets([Path(path)], request or EvaluationRequest(), out=out)
-    prepared = prepare(target, data_dir=data_dir, processes=processes)
-    stored = None if again else prepared.find_stored()
-    result = prepared.run(progress) if stored is None else stored
-    prepared.save(result)
+    with use_threads(threads):
+        prepared = prepare(target, data_dir=data_dir, processes=processes)
+        stored = None if again else prepared.find_stored()
+        result = prepared.run(progress) if stored is None else stored
+        prepared.save(result)
     return result
 
 

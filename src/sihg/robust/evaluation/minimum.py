@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sihg.core.processes import ALONE, Processes
+from sihg.core.threads import use_threads
 from sihg.errors import InputError
 from sihg.parse import Number, parse_number
 from sihg.robust.attacks.nearest import plan_nearest
@@ -171,6 +172,7 @@ def minimum_eps(
     points: bool = False,
     resume: str | Path | None = None,
     workers: int = 0,
+    threads: int = 1,
     progress: Progress | None = None,
     processes: Processes = ALONE,
 ) -> MinimumNorms:
@@ -195,9 +197,10 @@ def minimum_eps(
     ball = Ball(parse_number(max_eps, "max_eps"), norm, bounds)
     arguments = (model, open_samples(data), plan_nearest(attack_names(attacks), ball), ball, (), samples, seed)
     how: dict[str, Any] = {"last_iterate": False, "bpda": bpda, "eot": eot, "votes": votes, "batch_size": batch_size}
-    task = make_task(*arguments, trained_with, **how, workers=workers, processes=processes)
-    task = as_minimum(task, f"minimum_{task.name}")
-    result = resume_task(task, resume, points, progress, processes)
+    with use_threads(threads):
+        task = make_task(*arguments, trained_with, **how, workers=workers, processes=processes)
+        task = as_minimum(task, f"minimum_{task.name}")
+        result = resume_task(task, resume, points, progress, processes)
     assert isinstance(result, MinimumNorms)
     return result
 

@@ -125,6 +125,13 @@ class Settings:
         least=0,
         may_change=True,
     )
+    threads: int = setting(
+        1,
+        "threads to compute with on the processor; the last digits of results depend on it",
+        least=1,
+        most=1024,
+        may_change=True,
+    )
     device: str = setting("cpu", "where to compute: cpu, cuda, mps, ...", may_change=True)
     method: Choice = setting(Choice("msi-hg"), "name and hyperparameters of the method")  # noqa: RUF009
     optimizer: Choice = setting(  # noqa: RUF009

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from sihg.core.processes import ALONE, Processes, check_lanes, given_or_alone
+from sihg.core.threads import use_threads
 from sihg.errors import InputError
 from sihg.launch import is_launched
 from sihg.parse import Number, parse_number
@@ -84,14 +85,17 @@ def fit(
             if processes.is_first:
                 _check_free_for_fit(out, overwrite=overwrite)
     if out is not None and resume:
-        chosen = keep_formats(chosen, RunFolder.open(out))
-    train, held_out = split_off(samples, chosen)
-    prepared = preflight(model, train, chosen, held_out, None if isinstance(method, str) else method)
-    if resume:
-        return resume_in(out, prepared, loggers=loggers, on_event=on_event, processes=processes)
-    if out is None:
-        return run_logged(Trainer(prepared, processes=processes), loggers, on_event)
-    return run_in(out, prepared, overwrite=overwrite, loggers=loggers, on_event=on_event, processes=processes)
+        folder = RunFolder.open(out)
+        chosen = keep_formats(chosen, folder)
+        chosen = chosen if "threads" in settings else chosen.with_values({"threads": folder.threads() or 1})
+    with use_threads(chosen.threads):
+        train, held_out = split_off(samples, chosen)
+        prepared = preflight(model, train, chosen, held_out, None if isinstance(method, str) else method)
+        if resume:
+            return resume_in(out, prepared, loggers=loggers, on_event=on_event, processes=processes)
+        if out is None:
+            return run_logged(Trainer(prepared, processes=processes), loggers, on_event)
+        return run_in(out, prepared, overwrite=overwrite, loggers=loggers, on_event=on_event, processes=processes)
 
 
 def _method_values(method: str | Method, eps: Number | None, settings: dict[str, Any]) -> dict[str, Any]:
@@ -225,8 +229,9 @@ def resume_run(
         loggers = TrainingLoggers(log, is_first=processes.is_first)
     folder = RunFolder.open(out)
     settings = read_run_settings(folder, trust=trust)
-    prepared = prepare(settings, data_dir=data_dir or folder.data_folder(trust=trust))
-    return resume_in(out, prepared, loggers=loggers, on_event=on_event, processes=processes)
+    with use_threads(folder.threads() or settings.threads):
+        prepared = prepare(settings, data_dir=data_dir or folder.data_folder(trust=trust))
+        return resume_in(out, prepared, loggers=loggers, on_event=on_event, processes=processes)
 
 
 @contextmanager
