@@ -11,6 +11,7 @@ from markdown.util import AtomicString
 
 INLINE = r"(?<![\\$\w])\$(?![\s$])([^$`]+?)(?<!\s)\$(?![\w$])"
 BLOCK = re.compile(r"^\$\$(.+?)\$\$$", re.DOTALL)
+LIMITS = {"argmax", "argmin", "max", "min"}
 AFTER_BACKTICKS, BEFORE_PARAGRAPHS = 185, 15
 
 
@@ -22,6 +23,10 @@ def to_mathml(formula: str, display: str) -> ElementTree.Element:
         raise ValueError(
             f"the formula {formula!r} has {', '.join(unknown)}, which cannot be drawn: write it in another way"
         )
+    if display == "block":  # limits stand below, as LaTeX sets them
+        for part in element.iter("msub"):
+            if part[0].text in LIMITS:
+                part.tag = "munder"
     for part in element.iter():
         part.text = AtomicString(part.text) if part.text else part.text
     element.set("class", "formula")

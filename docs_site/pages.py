@@ -102,8 +102,8 @@ def write(place: PurePosixPath, text: str) -> None:
 
 
 def copy_assets() -> None:
-    """Copy what pages show: bitmaps and style sheets."""
+    """Copy what pages show and use: bitmaps, style sheets, scripts."""
     for file in sorted(DOCS.rglob("*")):
-        if file.suffix in {".png", ".css"}:
+        if file.suffix in {".png", ".css", ".js"}:
             (OUT / file.relative_to(DOCS)).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, OUT / file.relative_to(DOCS))

@@ -1,6 +1,11 @@
 """Semi-implicit hybrid gradient methods for minimax optimisation and adversarially robust training.
 
 Public names are loaded when first used, so that `import sihg` and the command line start at once.
+
+Example:
+    >>> import sihg
+    >>> sihg.__version__.count(".")
+    2
 """
 
 from importlib import import_module
@@ -52,7 +57,7 @@ if TYPE_CHECKING:
     from sihg.robust.methods import FastAT as FastAT
     from sihg.robust.methods import FreeAT as FreeAT
     from sihg.robust.methods import Natural as Natural
-    from sihg.robust.models.load_model import load_model as load_model
+    from sihg.robust.models.opening import load_model as load_model
     from sihg.robust.precision import number_formats as number_formats
     from sihg.robust.training.fit import fit as fit
     from sihg.robust.training.weights import load as load
@@ -80,7 +85,7 @@ _HOMES = {
     "join_processes": "sihg.core.processes",
     "number_formats": "sihg.robust.precision",
     "load": "sihg.robust.training.weights",
-    "load_model": "sihg.robust.models.load_model",
+    "load_model": "sihg.robust.models.opening",
     **dict.fromkeys((*_EVALUATION, *_EVALUATION_CALLS), "sihg.robust.evaluation"),
     **dict.fromkeys(_ATTACKS, "sihg.robust.attacks"),
     **dict.fromkeys(_METHODS, "sihg.robust.methods"),

@@ -15,8 +15,7 @@ from sihg.errors import InputError
 class BinaryEntropy(Convex):
     r"""The function h(u) = weight sum_j {u_j log u_j + (1 - u_j) log(1 - u_j)} on 0 <= u <= 1, infinite outside.
 
-    .. math::
-        \sum_j \log(1 + e^{z_j}) = \max_{0 \le u \le 1} \langle z, u \rangle - h(u) \quad \text{for weight } 1
+    $$\sum_j \log(1 + e^{z_j}) = \max_{0 \le u \le 1} \langle z, u \rangle - h(u) \quad \text{for weight } 1$$
 
     Args:
         weight: Finite and > 0.

@@ -36,7 +36,9 @@ def implicit_step(
     share: float = 0.0,
     limit: int = 200,
 ) -> Implicit:
-    """Solve the implicit step by Picard iteration or by FISTA, whichever is faster for q = tau * curvature.
+    r"""Solve the implicit step by Picard iteration or by FISTA, whichever is faster for q = tau * curvature.
+
+    $$d^+ = \operatorname{prox}_g^\tau[c + \tau \nabla \phi(d^+)]$$
 
     Args:
         gradient: d -> grad phi(d).

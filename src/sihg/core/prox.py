@@ -27,7 +27,9 @@ _RULES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Convex(ABC):
-    """A closed proper convex function h of one block of variables; the base of every f and g.
+    r"""A closed proper convex function h of one block of variables; the base of every f and g.
+
+    $$\operatorname{prox}_h^\eta(z) = \operatorname{argmin}_u\ h(u) + \frac{1}{2\eta} \|u - z\|^2$$
 
     The first `batch` dimensions of a tensor number the blocks; the other dimensions belong to one block. A subclass
     defines `prox`, `_terms` and `_residual`. A parameter that is not as its `Args:` say raises InputError.

@@ -2,6 +2,13 @@
 
 `compare` runs several methods side by side, `profile` does so on many problems, `zoo` has problems with known answers,
 and `steps` has the theorems' rules.
+
+Example:
+    >>> from sihg.minimax import METHODS, solve, zoo
+    >>> "ssi-hg" in METHODS
+    True
+    >>> solve(zoo.get("weak-mvi").problem, "ssi-hg", iterations=10).stopped
+    '10 iterations done'
 """
 
 from sihg.core.entropy import BinaryEntropy

@@ -1,4 +1,11 @@
-"""Measure the distance to stationarity, the bound of Theorem 1, and estimates of the Lipschitz constants."""
+"""Measure the distance to stationarity, the bound of Theorem 1, and estimates of the Lipschitz constants.
+
+Example:
+    >>> from sihg.minimax import measure, zoo
+    >>> benchmark = zoo.get("quadratic")
+    >>> measure.saddle_norm_squared(benchmark.problem, *benchmark.solution) < 1e-20
+    True
+"""
 
 from math import inf
 

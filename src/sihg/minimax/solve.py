@@ -78,10 +78,11 @@ def solve(
 
     "ssi-hg" is the paper's Algorithm 1: a hybrid gradient step in w, then an implicit step in one random block i.
 
-    .. math::
-        w^{k+1} &= \mathrm{prox}_f^\sigma[w^k - \sigma \{A_k + \theta (A_k - q^k)\}], \quad
-        A_k = \nabla_w \phi(w^k, \delta^k) \\
-        \delta_i^{k+1} &= \mathrm{prox}_{g_i}^\tau[\delta_i^k + \tau \nabla_{\delta_i} \phi_i(w^{k+1}, \delta_i^{k+1})]
+    $$w^{k+1} = \operatorname{prox}_f^\sigma[w^k - \sigma \{A_k + \theta (A_k - q^k)\}], \quad
+    A_k = \nabla_w \phi(w^k, \delta^k)$$
+
+    $$\delta_i^{k+1} = \operatorname{prox}_{g_i}^\tau[\delta_i^k +
+    \tau \nabla_{\delta_i} \phi_i(w^{k+1}, \delta_i^{k+1})]$$
 
     Ctrl-C and SIGTERM end the solve after the current iteration, with what was reached. Divergence is not an error:
     the result holds the last finite iterate and says so.

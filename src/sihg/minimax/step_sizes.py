@@ -2,6 +2,11 @@
 
 The corollaries are the theorems with n = 1. The "general" conditions are those of the appendix. The "simplified"
 conditions of the main text need only L = max{L11, L12, L22}, and admit much less.
+
+Example:
+    >>> from sihg.minimax import steps
+    >>> bool(steps.weak_mvi(0.1, 0.1, L11=1.0, L12=1.0, rho=0.01)), bool(steps.weak_mvi(1.0, 0.1, L11=1.0, L12=1.0))
+    (True, False)
 """
 
 from collections.abc import Callable

@@ -226,7 +226,12 @@ def _remove(path: Path) -> None:
 
 
 class InUseError(InputError):
-    """Raised when another process holds a folder's lock."""
+    """Raised when another process holds a folder's lock.
+
+    Example:
+        >>> issubclass(InUseError, ValueError)
+        True
+    """
 
 
 class WaitWarning(UserWarning):

@@ -1,6 +1,11 @@
 """Benchmark problems, most with known answers: `zoo.names()`, `zoo.get(name, **options)`. One file per family.
 
 Importing a family registers its problems; `get` alone builds one.
+
+Example:
+    >>> from sihg.minimax import zoo
+    >>> zoo.get("weak-mvi").problem
+    Problem(n=1, w=(1,), delta=(1, 1), float64)
 """
 # ruff: noqa: F401  (families are imported for their registrations)
 

@@ -8,7 +8,19 @@ from sihg.minimax.bilinear import LinearMap
 
 
 def phantom(size: int, *, noise: float = 0.1, seed: int = 0) -> Tensor:
-    """Return a piecewise constant test image in [0, 1] with noise."""
+    """Return a piecewise constant test image in [0, 1] with noise.
+
+    Args:
+        size: The number of rows and of columns.
+        noise: The standard deviation of the noise.
+        seed: The seed of the noise.
+    Returns:
+        The image, in float64.
+    Example:
+        >>> image = phantom(8, noise=0)
+        >>> image.shape, round(float(image.max()), 2)
+        (torch.Size([8, 8]), 0.9)
+    """
     row, column = torch.meshgrid(*2 * (torch.linspace(-1, 1, size, dtype=torch.float64),), indexing="ij")
     image = 0.2 + 0.3 * (row.abs().maximum(column.abs()) < 0.8)
     image = (

@@ -12,7 +12,15 @@ from sihg.minimax.problem import Problem
 
 
 class Solution(NamedTuple):
-    """A known stationary point."""
+    """A known stationary point.
+
+    Args:
+        w: The point, in the form of the problem's w0.
+        delta: The same for delta0.
+    Example:
+        >>> get("weak-mvi").solution
+        Solution(w=tensor([0.], dtype=torch.float64), delta=tensor([[0.]], dtype=torch.float64))
+    """
 
     w: Weights
     delta: Blocks
@@ -20,7 +28,18 @@ class Solution(NamedTuple):
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A problem with its name, its description and, if known, its solution or the best known value."""
+    """A problem with its name, its description and, if known, its solution or the best known value.
+
+    Args:
+        name, about: The name, and one line about it.
+        problem: The problem.
+        solution: A stationary point; None if none is known.
+        best_value: The lowest known value of max over delta; None if it is not known.
+    Example:
+        >>> benchmark = get("quadratic")
+        >>> benchmark.name, benchmark.problem.n, benchmark.best_value
+        ('quadratic', 4, None)
+    """
 
     name: str
     about: str
@@ -47,17 +66,42 @@ def register(build: Builder) -> Builder:
 
 
 def names() -> list[str]:
-    """Return the names of all problems."""
+    """Return the names of all problems.
+
+    Returns:
+        The names that `get` takes.
+    Example:
+        >>> "weak-mvi" in names()
+        True
+    """
     return list(_BUILDERS)
 
 
 def about(name: str) -> str:
-    """Return one line about a problem."""
+    """Return one line about a problem.
+
+    Args:
+        name: One of `names()`.
+    Returns:
+        The first line of the docstring of its builder.
+    Example:
+        >>> about("weak-mvi-blocks") != ""
+        True
+    """
     return (_builder(name).__doc__ or "").split("\n")[0]
 
 
 def options(name: str) -> dict[str, object]:
-    """Return the options of a problem and their defaults."""
+    """Return the options of a problem and their defaults.
+
+    Args:
+        name: One of `names()`.
+    Returns:
+        The default of each option.
+    Example:
+        >>> options("ridge")["n"]
+        4
+    """
     return {key: p.default for key, p in inspect.signature(_builder(name)).parameters.items()}
 
 

@@ -1,6 +1,11 @@
 """Attacks, one file each: attack(model, x, y, seed=0) -> x_adv; `run` also returns verdicts, margins and passes.
 
 Classes are loaded when first used: names and help need no torch.
+
+Example:
+    >>> from sihg.robust.attacks import ATTACK_FORMS
+    >>> "standard" in ATTACK_FORMS
+    True
 """
 
 from importlib import import_module

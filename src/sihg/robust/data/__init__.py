@@ -1,6 +1,11 @@
 """Data sets: sources (one file each) give `Samples`; an epoch's order of them gives batches.
 
 Names are loaded when first used: names of data sets and help need no torch.
+
+Example:
+    >>> from sihg.robust.data import DATA_FORMS, OWN_DATA, PUBLISHED, SOURCES
+    >>> DATA_FORMS[0], PUBLISHED[0], OWN_DATA[0], "mnist" in SOURCES
+    ('digits', 'mnist', 'folder', True)
 """
 
 from importlib import import_module

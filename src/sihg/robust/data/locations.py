@@ -19,7 +19,12 @@ Arrays = tuple[NDArray[np.uint8], ...]
 
 
 class DataWarning(UserWarning):
-    """Data that is used although something about it is missing or unknown."""
+    """Data that is used although something about it is missing or unknown.
+
+    Example:
+        >>> import warnings
+        >>> warnings.simplefilter("error", DataWarning)  # end a script instead of going on
+    """
 
 
 class UnreadableError(Exception):

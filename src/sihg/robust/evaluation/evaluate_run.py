@@ -30,8 +30,8 @@ from sihg.robust.evaluation.search_format import PRECISIONS
 from sihg.robust.evaluation.stored import find_stored
 from sihg.robust.evaluation.task import Task, make_task
 from sihg.robust.models.foreign import HF_CONFIG, is_library_model
-from sihg.robust.models.load_model import check_source
 from sihg.robust.models.normalise import Normalisation
+from sihg.robust.models.opening import check_source
 from sihg.robust.threat import Ball
 from sihg.robust.training.config import Settings
 from sihg.robust.training.weights import Weights, load, load_weights, read_foreign_weights, read_run_weights

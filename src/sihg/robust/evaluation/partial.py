@@ -34,7 +34,12 @@ SCALARS = ("attack", "passes", "forwards", "seconds", "done", "remark", "proof",
 
 
 class EvaluationWarning(UserWarning):
-    """A file of an evaluation that could not be read or written; the evaluation itself continues."""
+    """A file of an evaluation that could not be read or written; the evaluation itself continues.
+
+    Example:
+        >>> import warnings
+        >>> warnings.simplefilter("error", EvaluationWarning)  # end a script instead of going on
+    """
 
 
 class PartialResults:

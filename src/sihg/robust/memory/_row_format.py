@@ -149,7 +149,13 @@ class RowFormat:
 
 
 def check_dtype(dtype: str) -> None:
-    """Raise UnknownNameError unless the memory has this number format."""
+    """Raise UnknownNameError unless the memory has this number format.
+
+    Args:
+        dtype: One of `DTYPES`.
+    Example:
+        >>> check_dtype("int8")
+    """
     if dtype not in DTYPES:
         raise UnknownNameError("dtype of the memory", dtype, list(DTYPES))
 

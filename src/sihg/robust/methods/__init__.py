@@ -1,6 +1,11 @@
 """Training methods, one file each: a dataclass of hyperparameters (in `settings`) with one `step`.
 
 The classes are loaded when first used: settings, names and help need no torch.
+
+Example:
+    >>> from sihg.robust.methods import METHODS
+    >>> METHODS["msi-hg"].class_name
+    'MSIHG'
 """
 
 from importlib import import_module

@@ -19,7 +19,7 @@ TINY = 1e-20  # as in the authors' code
 def perturbed_weights(model: nn.Module, objective: Objective, x: Tensor, gamma: float) -> Iterator[None]:
     r"""Move the weights, within the block, along the gradient of the objective, by gamma times their norm.
 
-    .. math:: w_l + \gamma \|w_l\| \frac{\nabla_{w_l} L}{\|\nabla_{w_l} L\|}
+    $$w_l + \gamma \|w_l\| \frac{\nabla_{w_l} L}{\|\nabla_{w_l} L\|}$$
 
     for each tensor w_l of two or more dimensions; biases and normalisation layers stay. The authors' code takes the
     gradient in a copy of the model, so that its statistics of batch normalisation are not kept; nor are they here. It

@@ -19,8 +19,8 @@ MAX_MOMENTUM = {"linf": 8.0, "l2": 1024.0, "l1": 1024.0}  # the range of the mem
 class FGSMPGI(FGSMPGISettings, MemoryMethod):  # settings first: they change a default of the base
     r"""One step from a stored perturbation; a regulariser keeps the outputs before and after it alike.
 
-    .. math:: g = \nabla_\delta \ell(\delta_i), \quad \delta = \Pi[\delta_i + \alpha\,\mathrm{sign}(g)], \quad
-              m_i^+ = g / \|g\|_1 + \mu m_i, \quad \delta_i^+ = \Pi[\delta_i + \alpha\,\mathrm{sign}(m_i^+)]
+    $$g = \nabla_\delta \ell(\delta_i), \quad \delta = \Pi[\delta_i + \alpha\,\mathrm{sign}(g)], \quad
+    m_i^+ = g / \|g\|_1 + \mu m_i, \quad \delta_i^+ = \Pi[\delta_i + \alpha\,\mathrm{sign}(m_i^+)]$$
 
     It trains on the loss at delta plus lambda times the mean squared difference of the outputs at delta and delta_i,
     and differentiates both. After a reset, delta_i is a random corner and m_i is zero; pixels that a crop cuts away in

@@ -17,7 +17,7 @@ MARGIN = 1e-4  # keeps the logarithm finite where a wrong class has probability 
 class MART(AdversarialMethod, MARTSettings):
     r"""Train at the adversarial points, and pull the clean prediction along most where it is wrong.
 
-    .. math:: -\log p_y(x') - \log(1 - \max_{k \ne y} p_k(x')) + \beta\, \mathrm{KL}(p(x) \| p(x'))\, (1 - p_y(x))
+    $$-\log p_y(x') - \log(1 - \max_{k \ne y} p_k(x')) + \beta\, \mathrm{KL}(p(x) \| p(x'))\, (1 - p_y(x))$$
 
     x' is a PGD point of the cross-entropy. As in the authors' code, the attack starts at normal noise of size 0.001 and
     runs in evaluation mode, and the loss is differentiated through both predictions, also through 1 - p_y(x).

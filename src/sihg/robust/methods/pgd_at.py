@@ -12,7 +12,10 @@ from sihg.robust.methods.settings import PGDSettings
 
 @dataclass(kw_only=True)
 class PGDAT(AdversarialMethod, PGDSettings):
-    """T ascent steps of 2.5 eps / T from a random start, then train there.
+    r"""T ascent steps of 2.5 eps / T from a random start, then train there.
+
+    $$\delta^{t+1} = \Pi_B[\delta^t + \eta \operatorname{sign} \nabla_\delta \ell(x + \delta^t, y, w)], \qquad
+    t = 0, \ldots, T - 1$$
 
     Args:
         eps, norm, bounds, ramp: The ball, and the epochs in which its radius grows.

@@ -14,7 +14,9 @@ from sihg.robust.methods.settings import TRADESSettings
 
 @dataclass(kw_only=True)
 class TRADES(AdversarialMethod, TRADESSettings):
-    """Minimise the loss at the sample plus beta KL(clean || attacked); the attack maximises that divergence.
+    r"""Minimise the loss at the sample plus beta KL(clean || attacked); the attack maximises that divergence.
+
+    $$\ell(x, y, w) + \beta \max_{\delta \in B} \mathrm{KL}(p_w(x) \| p_w(x + \delta))$$
 
     The attack runs in evaluation mode and computes the clean logits once; the training pass differentiates both.
 

@@ -1,6 +1,11 @@
 """Networks by name, and the layers to write your own. Each of ours is body(stem(x)) on images in [0, 1].
 
 Classes are loaded when first used: names and help need no torch.
+
+Example:
+    >>> from sihg.robust.models import MODEL_FORMS, MODELS
+    >>> "small-cnn" in MODELS, "small-cnn" in MODEL_FORMS
+    (True, True)
 """
 
 from importlib import import_module
@@ -10,17 +15,17 @@ from sihg.robust.models.registry import MODEL_FORMS, MODELS, build, split_stem
 
 if TYPE_CHECKING:
     from sihg.robust.models.committee import Committee as Committee
-    from sihg.robust.models.load_model import ModelNote as ModelNote
-    from sihg.robust.models.load_model import load_model as load_model
     from sihg.robust.models.normalise import Normalise as Normalise
+    from sihg.robust.models.opening import ModelNote as ModelNote
+    from sihg.robust.models.opening import load_model as load_model
     from sihg.robust.models.threshold import Threshold as Threshold
 
 _HOMES = {
     "Committee": "committee",
-    "ModelNote": "load_model",
+    "ModelNote": "opening",
     "Normalise": "normalise",
     "Threshold": "threshold",
-    "load_model": "load_model",
+    "load_model": "opening",
 }
 __all__ = ["MODELS", "MODEL_FORMS", "build", "split_stem", *_HOMES]
 

@@ -15,6 +15,14 @@ class L1Set:
 
     The projection onto that ball within the bounds is exact. Every later ball lies around a point of all sets before,
     towards which a perturbation is then scaled: no earlier constraint is lost on the way to it, for sets are convex.
+
+    Args:
+        low, high: The limits of each entry.
+        balls: Centres (None: zero) and radii.
+    Example:
+        >>> limit = torch.full((1, 2), 9.0)
+        >>> L1Set(-limit, limit, ((None, 1.0),)).project_(torch.tensor([[2.0, 0.0]]))
+        tensor([[1., 0.]])
     """
 
     low: Tensor
@@ -75,6 +83,17 @@ def scale_to_l1_ball(entries: Tensor, rest: Tensor, radius: float | Tensor) -> T
 
     Exponential numbers divided by their sum are uniform on a simplex. One more than there are entries, `rest` per row,
     makes that the whole ball instead of its surface. The sign and the size of an entry come from one uniform number.
+
+    Args:
+        entries: Uniform numbers in [0, 1], a row per point.
+        rest: One more per row.
+        radius: The radius of the ball.
+    Returns:
+        `entries`.
+    Example:
+        >>> point = scale_to_l1_ball(torch.tensor([[0.9, 0.3]]), torch.tensor([0.5]), 2.0)
+        >>> bool(point.abs().sum() < 2), point.sign().tolist()
+        (True, [[1.0, -1.0]])
     """
     entries.mul_(2).sub_(1)
     sizes = _exponential(entries.abs())
@@ -83,7 +102,17 @@ def scale_to_l1_ball(entries: Tensor, rest: Tensor, radius: float | Tensor) -> T
 
 
 def spend_in_order(amounts: Tensor, budget: float | Tensor) -> Tensor:
-    """Take, per row, the amounts from left to right, the last one in part, until the budget is used."""
+    """Take, per row, the amounts from left to right, the last one in part, until the budget is used.
+
+    Args:
+        amounts: What there is, >= 0.
+        budget: What may be used, per row or for all.
+    Returns:
+        What is taken of each amount.
+    Example:
+        >>> spend_in_order(torch.tensor([[2.0, 2.0, 2.0]]), 3.0)
+        tensor([[2., 1., 0.]])
+    """
     before = torch.cat((torch.zeros_like(amounts[..., :1]), amounts[..., :-1].cumsum(-1)), -1)
     return torch.minimum((budget - before).clamp_(min=0), amounts)
 

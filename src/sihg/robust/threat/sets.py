@@ -12,7 +12,14 @@ from sihg.robust.waits import Late, late
 
 @dataclass(frozen=True, eq=False)
 class LinfSet:
-    """The perturbations, per row of a batch, with low <= delta <= high in every entry."""
+    """The perturbations, per row of a batch, with low <= delta <= high in every entry.
+
+    Args:
+        low, high: The limits of each entry.
+    Example:
+        >>> LinfSet(torch.zeros(1, 2), torch.ones(1, 2)).project_(torch.tensor([[-1.0, 0.5]]))
+        tensor([[0.0000, 0.5000]])
+    """
 
     low: Tensor
     high: Tensor
@@ -53,6 +60,14 @@ class L2Set:
 
     Projections follow one another, the smallest ball first. Every later set contains the centres of the earlier ones,
     so its projection moves no point away from them: earlier constraints stay satisfied.
+
+    Args:
+        low, high: The limits of each entry.
+        balls: Centres (None: zero) and radii.
+    Example:
+        >>> limit = torch.full((1, 2), 9.0)
+        >>> L2Set(-limit, limit, ((None, 1.0),)).project_(torch.tensor([[3.0, 4.0]]))
+        tensor([[0.6000, 0.8000]])
     """
 
     low: Tensor
@@ -99,6 +114,17 @@ class L2Set:
 
 
 def scale_to_ball(normal: Tensor, u: Tensor, radius: float | Tensor) -> Tensor:
-    """Scale normal rows, in place, to uniform points of the L2 ball: lengths radius u^(1/d), u uniform per row."""
+    """Scale normal rows, in place, to uniform points of the L2 ball: lengths radius u^(1/d), u uniform per row.
+
+    Args:
+        normal: Normal numbers, a row per point.
+        u: A uniform number per row.
+        radius: The radius of the ball.
+    Returns:
+        `normal`.
+    Example:
+        >>> scale_to_ball(torch.tensor([[3.0, 4.0]]), torch.tensor([1.0]), 10.0)
+        tensor([[6., 8.]])
+    """
     lengths = u.view(-1, *(1,) * (normal.dim() - 1)) ** (1 / math.prod(normal.shape[1:]))
     return normal.mul_(radius * lengths / row_norms(normal))

@@ -221,8 +221,12 @@ def resume_run(
     Returns:
         How the training ended.
     Example:
-        >>> resume_run("runs/first")  # doctest: +SKIP
-        Trained(20 epochs done, loss 0.512, natural 93.1 %, robust 61.0 %, best epoch 18)
+        >>> from sihg.robust.training import prepare
+        >>> small = {"method": "natural", "samples": 20, "epochs": 1, "width": 1 / 4, "validation": 0}
+        >>> run_in("run", prepare(Settings().with_values(small))).stopped
+        '1 epochs done'
+        >>> resume_run("run").finished  # nothing was left to do
+        True
     """
     processes = given_or_alone(processes)
     with processes.together():

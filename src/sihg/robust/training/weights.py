@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sihg.errors import InputError, UnknownNameError
 from sihg.parse import Value
 from sihg.robust import models
-from sihg.robust.models.load_model import ForeignModel, open_foreign
+from sihg.robust.models.opening import ForeignModel, open_foreign
 from sihg.robust.models.training_tag import tag_model
 from sihg.robust.training.config import REMOVED, Settings, read_run_settings
 from sihg.store.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
