@@ -30,6 +30,7 @@ BENCHMARKS = {
     "memory_files": "an MSI-HG training step with its memory in files of which nothing is in RAM",
     "lanes": "a training step in 4 lanes and on 2 processes; bytes sent per step",
     "malloc_retention": "a training step when malloc keeps freed memory, and when it does not",
+    "threads": "training with one thread compared with two, beside busy processes",
     "precision": "training steps and PGD-20 in float32 compared with bfloat16, and what auto chooses",
     "channels_last": "a pass of our models: channels-last compared with channels-first layout",
 }

@@ -26,6 +26,14 @@ def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     return line
 
 
+@pytest.fixture(autouse=True)
+def _page_without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw nothing, which takes most of the time; tests/experiments/test_grid_run.py looks at the page."""
+    monkeypatch.setattr(
+        "sihg.report.training_report.report_training", lambda folder: (folder / "index.html").write_text("a page")
+    )
+
+
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> CellsHere:
     """Run cells in this process."""
