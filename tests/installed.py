@@ -1,8 +1,8 @@
 """Use the built wheel as a user does: in a new environment, outside the repository, with runtime dependencies only.
 
-`make wheel-test`, or `python -m tests.installed [--python PYTHON] [--keep DIR]`: build the wheel, install it and run the
-README's Python code, the demo, reports and every example; then it measures how long `import sihg` and each `--help`
-take beside `import torch`. It takes about ten minutes and ends with the number of failures.
+`make wheel-test`, or `python -m tests.installed [--python PYTHON] [--keep DIR]`: build the wheel, install it and run
+the README's Python code, the demo, reports and every example; then measure how long `import sihg` and each `--help`
+take beside `import torch`. This takes about ten minutes. The exit code is 1 if something failed.
 """
 
 import argparse
