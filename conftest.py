@@ -1,12 +1,17 @@
 """Shared set-up of tests and of the doctests in src."""
 
+import gc
 import os
 import tempfile
+from importlib.util import find_spec
 
 import pytest
 import torch
 
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="sihg-state-")  # tests do not touch the user's key
+
+LOGGERS = ("mlflow", "trackio", "wandb")  # extras; without one, its logger's doctests cannot be imported
+collect_ignore = [f"src/sihg/loggers/_{name}.py" for name in LOGGERS if find_spec(name) is None]
 
 torch.set_num_threads(1)  # two test processes run at the same time
 
@@ -26,3 +31,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item.get_closest_marker("processes") is None]
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+def pytest_collection_finish() -> None:
+    """Leave the thousands of collected tests, which stay, out of every search for garbage."""
+    gc.collect()
+    gc.freeze()
