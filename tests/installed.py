@@ -130,9 +130,7 @@ def measure_starts(installed: Installed) -> None:
             seconds[name].append(installed.seconds(*words))
     start = median(seconds.pop("nothing"))
     own = {name: max(0.0, median(found) - start) for name, found in seconds.items()}
-    print(
-        f"processor time of a start, medians of {REPETITIONS}; the {1e3 * start:.0f} ms of Python itself are left out:"
-    )
+    print(f"processor time of a start, medians of {REPETITIONS}, less the {1e3 * start:.0f} ms of Python itself:")
     for name, found in own.items():
         share = found / own["import torch"]
         is_slow = (name == "import sihg" and found > MAX_IMPORT) or (name.endswith("--help") and share > MAX_HELP)
