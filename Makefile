@@ -8,7 +8,7 @@ INSTALL := -m pip install --quiet --disable-pip-version-check
 GROUPS := 'pip>=25.1'  # the first that installs dependency groups; Debian's is older
 FAST := -m "not slow and not peer"
 
-.PHONY: env peers demo test coverage test-processes test-lowest test-newest wheel-test docs docs-serve lint format bench clean
+.PHONY: env peers demo test coverage test-pages test-processes test-lowest test-newest wheel-test docs docs-serve lint format bench clean
 .DELETE_ON_ERROR:
 
 env: $(ENV)
@@ -36,6 +36,15 @@ test: env
 
 coverage: env
 	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term
+
+# Report pages in Chromium, which must be on this machine; elsewhere the tests are skipped, with the reason.
+PAGES := .venv/.pages
+$(PAGES): $(ENV)
+	$(BIN)/python $(INSTALL) -c constraints.txt --group pages
+	touch $@
+
+test-pages: $(PAGES)
+	$(BIN)/python -m pytest -rs tests/pages
 
 # One after the other: each starts up to four processes.
 test-processes: env

@@ -1,8 +1,10 @@
 """The command line as a whole: help, completion, mistakes."""
 
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -44,15 +46,26 @@ def test_completion_knows_every_command_and_setting(shell: str, capsys: pytest.C
         assert word in script
 
 
+@pytest.mark.skipif(not shutil.which("bash"), reason="there is no bash on this machine")
+def test_completion_completes_in_bash(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--print-completion", "bash"])
+    (tmp_path / "sihg.bash").write_text(capsys.readouterr().out)
+    ask = 'source sihg.bash; COMP_WORDS=(sihg {words}); COMP_CWORD={last}; _shtab_sihg; echo "${{COMPREPLY[@]}}"'
+    for words, expected in {"tr": "train", "train --fosc": "--fosc-max", "solve --resu": "--resume"}.items():
+        script = ask.format(words=words, last=len(words.split()))
+        done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert done.stdout.split() == [expected]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["trian"], "unknown command 'trian' (did you mean 'train'?): choose from train, resume,"),
-        ([], "the following arguments are required: COMMAND (see `sihg --help`) [usage]"),
         (["--quiet"], "sihg: error: "),
         (["doctor", "--lr", "1"], "unknown argument '--lr': `sihg doctor --help` lists all [unknown-argument]"),
         (["data", "get"], "the following arguments are required: NAME (see `sihg data get --help`) [usage]"),
-        (["--print-completion", "fish"], "--print-completion: invalid choice: 'fish'"),
+        (["--print-completion", "ksh"], "--print-completion: invalid choice: 'ksh'"),
     ],
 )
 def test_a_mistake_is_one_line_with_a_code(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

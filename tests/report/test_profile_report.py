@@ -20,7 +20,7 @@ from tests.report.folders import read_page
 from tests.store.test_profile_records import COSTS, made
 
 FIGURES = [f"{name}.{kind}" for name in ("profile", "costs") for kind in ("svg", "png")]
-TABLES = ["table.csv", "table.md", "costs.csv", "index.html"]
+TABLES = ["table.csv", "table.md", "table.tex", "costs.csv", "index.html"]
 
 
 @pytest.fixture(autouse=True)

@@ -28,7 +28,7 @@ from tests.report.folders import (
 )
 
 EVIL = '<script>alert("1")</script> & $x_{$'
-FIGURES = [f"{name}.{kind}" for name in ("curves", "curves-best") for kind in ("svg", "pdf")]
+FIGURES = [f"{name}.{kind}" for name in ("curves", "training", "curves-best") for kind in ("svg", "pdf")]
 TABLES = [f"{name}.{kind}" for name in ("table", "runs") for kind in ("csv", "md", "tex")]
 
 
@@ -84,8 +84,8 @@ def test_settings_are_compared(tmp_path: Path) -> None:
     page = read_page(tmp_path)
     for text in ("Settings that differ", "method.name", "Settings of all runs", "optimizer.lr", "3.11.2 / 3.12.0"):
         assert text in page
-    assert page.count("<summary>") == 2
-    start = page.index("<table>", page.index("Settings that differ"))
+    assert page.count("<summary>") == 4  # LaTeX, the best so far, two configs
+    start = page.index("<table ", page.index("<h2>Settings that differ"))
     table = ElementTree.fromstring(page[start : page.index("</table>", start)] + "</table>")
     cells = [["".join(cell.itertext()).strip() for cell in row] for row in table.iter("tr")]
     assert cells == [["entry", "tau", "method.name"], ["a", "0.125", "msi-hg"], ["b", "—", "pgd"]]
@@ -95,7 +95,8 @@ def test_warnings_and_unfinished_runs_are_shown(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a", epochs=5, warnings=["lower tau"])
     report_training(run)
     page = read_page(run)
-    assert "<li><b>a</b>: lower tau</li>" in page
+    assert '<li>lower tau <span class="quiet">(a)</span></li>' in page
+    assert '<details class="warnings">' in page
     assert "3 of 5 epochs done so far" in page
 
 
@@ -105,8 +106,12 @@ def test_warnings_that_differ_in_numbers_are_shown_once(tmp_path: Path) -> None:
     write_run(tmp_path / "d", warnings=["1% lost: lower tau", "2% lost: lower tau"])
     report_training(tmp_path)
     page = read_page(tmp_path)
-    first = "<b>a, b, c, d</b>: 31.5% lost: lower tau (a; the others have other numbers)"
-    assert re.findall("<li>(<b>.*?)</li>", page) == [first, "<b>a, b, c</b>: all lost", "<b>d</b>: 2% lost: lower tau"]
+    found = re.findall('<li>(.*?) <span class="quiet">[(](.*?)[)]</span></li>', page)
+    assert found == [
+        ("31.5% lost: lower tau (a; the others have other numbers)", "all"),
+        ("all lost", "a, b, c"),
+        ("2% lost: lower tau", "d"),
+    ]
 
 
 def test_without_held_out_samples_the_training_accuracy_is_drawn(tmp_path: Path) -> None:
@@ -147,9 +152,9 @@ def test_text_from_outside_is_escaped(tmp_path: Path) -> None:
         report_training(folder)
         assert read_page(folder).count("&lt;script&gt;") >= 10
         files = [*folder.glob("report/*.md"), *folder.glob("report/*.svg"), folder / "index.html"]
-        assert len(files) == 3 + 5 + 1
+        assert len(files) == 3 + 7 + 1
         for file in files:
-            assert "<script" not in file.read_text(encoding="utf-8")
+            assert file.read_text(encoding="utf-8").count("<script") == (file.suffix == ".html")  # ours
         for file in folder.glob("report/*.tex"):
             assert "<" not in file.read_text(encoding="utf-8")
             assert r"\textless{}script\textgreater{}" in file.read_text(encoding="utf-8")

@@ -10,6 +10,7 @@ from sihg.experiments.grid_summary import MethodSummary
 from sihg.experiments.time_left import schedule_length
 from sihg.parse import Value
 from sihg.report.read.published import Published, departures, describe_departures, find_published
+from sihg.report.tables.training_tables import attack_heading
 from sihg.store.schema import Json, flatten_settings
 from sihg.store.statistics import Spread, describe_spreads, spread, spread_text
 
@@ -50,7 +51,7 @@ def results_table(grid: Grid, methods: Sequence[MethodSummary]) -> str:
             compared.append((settings, paper))
     shown = describe_spreads([*(len(summary.seeds) for summary in methods), *(paper.trials for _, paper in compared)])
     title = f"{first.data}, {first.norm} eps {first.eps:g}, {tested}, last weights: {shown} over n seeds"
-    headings = ["method", "n", *(f"{attack} %" for attack in grid.attacks), "passes", "seconds"]
+    headings = ["method", "n", *(f"{attack_heading(attack)} %" for attack in grid.attacks), "passes", "seconds"]
     drawing = format_table(f"{title}; passes per sample and seconds are of training", headings, lines)
     sources = dict.fromkeys(paper.citation(best=False) for _, paper in compared)
     notes = [f"the paper: {source}; all test samples there, {tested} here" for source in sources]

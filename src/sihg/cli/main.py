@@ -33,10 +33,10 @@ COMMANDS = {  # each is a module of this package
     "pack": "write the records of runs into one zip file, which compare reads",
     "check": "check that no file of a folder of results was changed, and accept edits made on purpose",
     "data": "list, download and check data sets",
-    "doctor": "show what this machine has: versions, devices, data, space",
+    "doctor": "show what this machine has, and what would make it faster",
     "solve": "solve a minimax problem by one or more methods",
 }
-SHELLS = ("bash", "zsh", "tcsh")
+SHELLS = ("bash", "zsh", "fish", "tcsh")
 
 
 class PrintCompletion(argparse.Action):
@@ -106,7 +106,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    if words and not words[0].startswith("-") and words[0] not in COMMANDS:
+    if not words:
+        from sihg.cli.welcome import welcome
+
+        show(welcome())
+        return 0
+    if not words[0].startswith("-") and words[0] not in COMMANDS:
         raise UnknownNameError("command", words[0], list(COMMANDS))
     args = build_parser(*words[:1]).parse_args(words)
     return int(args.run(args))

@@ -93,6 +93,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _grid_run(args: argparse.Namespace, processes: "Processes") -> "GridRun":
     """Build and check the grid."""
+    from dataclasses import replace
+
     from sihg.experiments.grid_run import GridRun, build_grid
 
     grid = build_grid(
@@ -108,7 +110,7 @@ def _grid_run(args: argparse.Namespace, processes: "Processes") -> "GridRun":
         settings=read_settings_arguments(args),
     )
     return GridRun(
-        grid,
+        replace(grid, command=_own_command()),
         jobs=args.jobs,
         data_dir=args.data_dir,
         launcher=args.launcher,
@@ -166,7 +168,7 @@ def _show(result: "GridResult", *, as_json: bool) -> int:
         say(f"failed: {name}: {reason}; its whole output: {log}")
     if result.page:
         say(f"report: {result.page}")
-    command = shlex.join(["sihg", *sys.argv[1:]]) if sys.argv[1:2] == ["reproduce"] else "the same command"
+    command = _own_command() or "the same command"
     if result.interrupted:
         if result.queued:
             say(f"{len(result.queued)} jobs go on; to cancel them: scancel {' '.join(result.queued)}")
@@ -178,6 +180,11 @@ def _show(result: "GridResult", *, as_json: bool) -> int:
         return 1
     _suggest(result)
     return 1 if any(warning.level == "error" for warning in result.warnings) else 0
+
+
+def _own_command() -> str:
+    """Return the command line of this process; empty if it was called in another way."""
+    return shlex.join(["sihg", *sys.argv[1:]]) if sys.argv[1:2] == ["reproduce"] else ""
 
 
 def _suggest(result: "GridResult") -> None:

@@ -55,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
         with processes.together():
             loggers = TrainingLoggers(args.log, is_first=processes.is_first)
             prepared = prepare(settings, data_dir=args.data_dir or folder.data_folder(trust=args.trust))
+        output.samples = len(prepared.train)
         trained = continue_run(folder, prepared, output, loggers, processes)
     return print_result(trained, folder, settings, as_json=args.json)
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from sihg.cli.common import add_common, add_log, add_trust, print_warnings
 from sihg.cli.setting_flags import add_settings_arguments, read_settings_arguments
-from sihg.cli.terminal import Bar, format_table, say, show
+from sihg.cli.terminal import format_table, say, show
+from sihg.cli.training_display import TrainingDisplay
 from sihg.errors import InputError, NotFiniteError
 from sihg.robust.training.events import EpochDone, Event, StepDone, WarningRaised
 
@@ -93,6 +94,7 @@ def run(args: argparse.Namespace) -> int:
             else:
                 check_free(args.out, overwrite=args.overwrite)
             prepared = prepare(settings, data_dir=args.data_dir)
+        output.samples = len(prepared.train)
         say(f"samples: {prepared.describe_samples()}")
         for remark in prepared.remarks:
             say(remark)
@@ -183,8 +185,9 @@ class TrainingOutput:
     """Prints the events of a training on standard error; of several processes only the first does."""
 
     def __init__(self) -> None:
+        self.samples = 0  # to train on; without their number, passes per second are not shown
         self._stack = ExitStack()
-        self._bar: Bar | None = None
+        self._display: TrainingDisplay | None = None
 
     def __enter__(self) -> "TrainingOutput":
         return self
@@ -195,9 +198,9 @@ class TrainingOutput:
     def __call__(self, event: Event) -> None:
         """Print an event."""
         if isinstance(event, StepDone):
-            if self._bar is None:
-                self._bar = self._stack.enter_context(Bar("training", event.steps, "steps"))
-            self._bar.update(event.step, f"loss {event.row.loss:.3f}")
+            if self._display is None:
+                self._display = self._stack.enter_context(TrainingDisplay(event.steps, self.samples))
+            self._display.update(event.step, event.row)
         elif isinstance(event, EpochDone | WarningRaised):
             say(event)
 

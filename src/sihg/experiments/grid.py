@@ -138,6 +138,7 @@ class Grid:
         threads: The threads of each cell. Floating-point sums depend on their number.
         trust: Whether to use what lies in the folder although no command of yours made it.
         remarks: What to tell about the settings.
+        command: The command that asks for the grid, kept for its page (default: none, it was asked for in Python).
     Example:
         >>> grid = Grid(Path("runs/small"), {"pgd": Settings(epochs=2)}, trials=2, attacks=("natural", "pgd-20"))
         >>> [cell.name for cell in grid.cells()]
@@ -152,6 +153,7 @@ class Grid:
     threads: int = 1
     trust: bool = False
     remarks: tuple[str, ...] = ()
+    command: str = ""
 
     def __post_init__(self) -> None:
         for method, run in self.settings.items():
@@ -190,6 +192,7 @@ class Grid:
         shared = [name for name in self.settings if name in before.methods]  # further methods may be added
         configs = [msgspec.structs.asdict(config) for config in (before, self._config())]
         for config in configs:
+            del config["command"]
             config["methods"] = {name: config["methods"][name] for name in shared}
         _check_same(self.folder, *map(schema.flatten_settings, configs))
 
@@ -214,7 +217,8 @@ class Grid:
             path, config = self.folder / GRID, self._config()
             before = schema.read_grid_config(path) if status(path) is not None else None
             if before is not None:
-                config = msgspec.structs.replace(config, methods={**before.methods, **config.methods})
+                command = config.command or before.command
+                config = msgspec.structs.replace(config, methods={**before.methods, **config.methods}, command=command)
             if config != before:
                 content = schema.grid_config_bytes(config)
                 mark_own(self.folder, content)
@@ -228,7 +232,13 @@ class Grid:
             for name, run in self.settings.items()
         }
         samples = "all" if self.samples is None else self.samples
-        return GridConfig(attacks=self.attacks, test_samples=samples, threads=self.threads, methods=methods)  # type: ignore[arg-type]
+        return GridConfig(
+            attacks=self.attacks,
+            test_samples=samples,  # type: ignore[arg-type]
+            threads=self.threads,
+            methods=methods,
+            command=self.command,
+        )
 
 
 def count_cores() -> int:

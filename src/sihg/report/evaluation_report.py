@@ -1,19 +1,16 @@
 """Report on a folder of evaluations without a run, as `Evaluation.save` and `sihg evaluate --out` leave it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from sihg.report.figures.accuracy_bars import accuracy_bars, record_headline
 from sihg.report.figures.examples import gallery_figure
 from sihg.report.figures.radius import record_curves
-from sihg.report.page.html import (
-    caption_of,
-    environment_texts,
-    evaluation_notes,
-    figure_parts,
-    page_table,
-    page_warnings,
-    render,
-)
+from sihg.report.page.html import environment_texts, evaluation_notes, render
+from sihg.report.page.page_figures import caption_of, figure_parts
+from sihg.report.page.page_tables import page_table, toggles
+from sihg.report.page.page_warnings import page_warnings
+from sihg.report.page.reproduction import evaluation_commands
 from sihg.report.read.evaluations import Evaluation, collect_evaluations, read_all_records, read_gallery
 from sihg.report.read.palette import looks
 from sihg.report.read.runs import folder_name
@@ -33,11 +30,16 @@ def report_evaluations(folder: Path) -> list[Path]:
     for evaluation in found.attacks:
         by_record.setdefault(evaluation.source.stem, []).append(evaluation)
     table = evaluation_table(list(by_record.items()), heading="record")
+    names = [str(row[0]) for row in table.rows]
     colours = dict(zip(by_record, (look.colour for look in looks(list(by_record))), strict=True))
     values = {column.key: {row[i] for row in table.rows} for i, column in enumerate(table.columns)}
-    shown = table.part(*(key for key in values if key not in ("checkpoint", "data") or len(values[key]) > 1))
+    same = ("record", "checkpoint", "data", "ball", "samples")  # a caption or the facts have them
+    kept = [key for key in values if key not in same or len(values[key] - {None}) > 1]
+    shown = table.part(*sorted(kept, key=lambda key: key not in ("record", "attack")))  # these first
+    sizes = {evaluation.samples for evaluation in found.attacks}
+    of = f" on {count(sizes.pop(), 'sample', 'samples')}" if len(sizes) == 1 else ""
     refuse_link(folder / "report")
-    figures = write_figures(_drawings(folder, records), folder / "report")
+    figures = write_figures(_drawings(folder, records, by_record), folder / "report")
     page = render(
         "evaluations.html",
         title=folder_name(folder),
@@ -46,9 +48,16 @@ def report_evaluations(folder: Path) -> list[Path]:
         facts=_facts(records),
         warnings=page_warnings([(remark.record, remark) for remark in found.remarks]),
         not_run=page_warnings([(remark.record, remark) for remark in found.not_run]),
-        evaluations=page_table(shown, "Accuracy under every attack", [colours[str(row[0])] for row in table.rows]),
+        toggles=toggles(list(colours), list(colours.values())),
+        evaluations=page_table(
+            shown,
+            f"Accuracy under every attack{of}. Passes: gradient passes per sample.",
+            [colours[name] for name in names],
+            entries=names,
+        ),
         result_notes=evaluation_notes(found.attacks),
-        figure_parts=figure_parts(figures, "evaluations"),
+        figures=figure_parts(figures, "evaluations"),
+        commands=evaluation_commands(records),
         environment=environment_texts([record.environment for record in records.values()]),
     )
     return [
@@ -58,7 +67,12 @@ def report_evaluations(folder: Path) -> list[Path]:
     ]
 
 
-def _drawings(folder: Path, records: Mapping[Path, AnyRecord]) -> Iterator[Drawing]:
+def _drawings(
+    folder: Path, records: Mapping[Path, AnyRecord], by_record: Mapping[str, Sequence[Evaluation]]
+) -> Iterator[Drawing]:
+    if headline := record_headline(by_record):
+        what = "Under each attack, with the 95 % interval."
+        yield Drawing("bars", accuracy_bars(headline), *caption_of("bars", what=what))
     curves = {path.stem: record for path, record in records.items() if isinstance(record, CurveRecord)}
     for i, (name, record) in enumerate(curves.items(), 1):
         yield Drawing(f"radius-{i}", record_curves(record), *caption_of("record-curves", name=name, record=record))

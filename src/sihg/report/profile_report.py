@@ -8,7 +8,11 @@ from statistics import median
 from sihg.report.figures.cost_matrix import cost_matrix
 from sihg.report.figures.profile_curves import profile_curves
 from sihg.report.figures.style import figure_style, save_figure
-from sihg.report.page.html import DrawnFigure, caption_of, environment_texts, figure_parts, page_table, render
+from sihg.report.page.html import environment_texts, render
+from sihg.report.page.page_figures import DrawnFigure, caption_of, figure_parts
+from sihg.report.page.page_tables import page_table
+from sihg.report.tables.compact import best_cells
+from sihg.report.tables.latex import as_latex
 from sihg.report.tables.table import PERCENT, Column, Table, as_csv, as_markdown, count, for_reading
 from sihg.store.files import write_text
 from sihg.store.profile_records import ProfileCell, SolverProfile
@@ -38,6 +42,7 @@ def report_profile(folder: Path) -> list[Path]:
             *(path for figure in figures for path in (figure.svg, figure.other)),
             write_text(folder / "table.csv", as_csv(methods)),
             write_text(folder / "table.md", as_markdown(for_reading(methods))),
+            write_text(folder / "table.tex", _latex(methods)),
             write_text(folder / "costs.csv", as_csv(costs)),
             write_text(folder / "index.html", _page(found, methods, costs, figures)),
         ]
@@ -89,6 +94,12 @@ def cost_table(found: SolverProfile) -> Table:
     )
 
 
+def _latex(methods: Table) -> str:
+    """Write the shares of the methods, the highest in bold."""
+    part = methods.part(*(column.key for column in methods.columns if column.key != "median_cost"))
+    return as_latex(for_reading(part), best_cells(part, highest=range(1, len(part.columns))))
+
+
 def _outcome(cell: ProfileCell) -> str:
     """Name the outcomes, with their counts if there are several starts, and the first reason of a failure."""
     names = list(dict.fromkeys(run.outcome for run in cell.runs))
@@ -115,9 +126,9 @@ def _page(found: SolverProfile, methods: Table, costs: Table, figures: Sequence[
             f"seed {s.seed}",
             *([found.progress] if found.progress else []),
         ],
-        warnings=[],
         results=page_table(methods, "Shares of the tasks", [""] * len(methods.rows)),
-        figure_parts=figure_parts(figures, "profile"),
+        figures=figure_parts(figures, "profile"),
+        latex=_latex(methods),
         costs=page_table(costs, "Every method on every problem", [""] * len(costs.rows)),
         environment=environment_texts([found.environment]),
         command=found.command,

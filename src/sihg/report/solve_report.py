@@ -7,27 +7,25 @@ from sihg.report.figures.convergence import Cost, convergence
 from sihg.report.figures.phase_panels import MOST_TOGETHER, trajectory_panels
 from sihg.report.figures.phase_plane import trajectories
 from sihg.report.figures.style import figure_style, save_figure
-from sihg.report.page.html import (
-    DrawnFigure,
-    caption_of,
-    environment_texts,
-    figure_parts,
-    page_table,
-    page_warnings,
-    render,
-)
+from sihg.report.page.html import environment_texts, render
+from sihg.report.page.page_figures import DrawnFigure, caption_of, figure_parts
+from sihg.report.page.page_tables import page_table, toggles
+from sihg.report.page.page_warnings import page_warnings
 from sihg.report.read.evaluations import Remark
 from sihg.report.read.palette import look
 from sihg.report.read.runs import setting_text
 from sihg.report.read.solves import MethodRun, Solved, read_solved
+from sihg.report.tables.compact import best_cells
+from sihg.report.tables.latex import as_latex
 from sihg.report.tables.table import Cell, Column, Table, as_csv, as_markdown, cell_text, count
 from sihg.store.files import write_text
 from sihg.store.sums import refresh_sums
 
 RESULTS = (
-    *("method", "iterations", "w_gradients", "delta_gradients", "seconds", "saddle_norm_squared"),
-    *("mean_saddle_norm_squared", "guarantee", "distance"),
+    *("method", "saddle_norm_squared", "mean_saddle_norm_squared", "guarantee", "distance"),
+    *("iterations", "w_gradients", "delta_gradients", "seconds"),
 )
+COMPACT = ("method", "saddle_norm_squared", "mean_saddle_norm_squared", "distance", "w_gradients", "delta_gradients")
 FIGURES: dict[str, Cost] = {"convergence": "iteration", "cost": "gradients"}
 STEPS = ("method", "sigma", "tau", "theta", "source", "stopped")
 MAY_DIVERGE = ("saddle_norm_squared", "mean_saddle_norm_squared")
@@ -57,6 +55,7 @@ def _write(folder: Path, solved: Solved) -> list[Path]:
         *(path for figure in figures for path in (figure.svg, figure.other)),
         write_text(folder / "table.csv", as_csv(table)),
         write_text(folder / "table.md", as_markdown(table)),
+        write_text(folder / "table.tex", _latex(table)),
         write_text(folder / "index.html", _page(solved, table, figures)),
     ]
 
@@ -95,6 +94,7 @@ def _cell(run: MethodRun, key: str) -> Cell:
 def _page(solved: Solved, table: Table, figures: Sequence[DrawnFigure]) -> str:
     summary = solved.summary
     colours = [look(run.row.method).colour for run in solved.methods]
+    methods = [run.row.method for run in solved.methods]
     results, steps = table.part(*RESULTS), table.part(*STEPS)
     return render(
         "solve.html",
@@ -109,13 +109,21 @@ def _page(solved: Solved, table: Table, figures: Sequence[DrawnFigure]) -> str:
             f"seed {summary.seed}",
         ],
         warnings=page_warnings([(run.row.method, Remark(text)) for run in solved.methods for text in run.row.warnings]),
-        results=page_table(results, "What every method reached, and what it cost", colours, _texts(results)),
-        figure_parts=figure_parts(figures, "solve"),
-        steps=page_table(steps, "Step sizes, their source, and why the method stopped", colours, _texts(steps)),
+        toggles=toggles(methods, colours),
+        results=page_table(results, "What every method reached, and what it cost", colours, _texts(results), methods),
+        figures=figure_parts(figures, "solve"),
+        latex=_latex(table),
+        steps=page_table(steps, "Step sizes, their source, and why they stopped", colours, _texts(steps), methods),
         options={name: setting_text(value) for name, value in summary.options.items()},
         environment=environment_texts([summary.environment]),
         command=summary.command,
     )
+
+
+def _latex(table: Table) -> str:
+    """Write a compact table, with the smallest norms and distances in bold."""
+    part = table.part(*COMPACT)
+    return as_latex(_texts(part), best_cells(part, lowest=range(1, 4)))
 
 
 def _texts(table: Table) -> Table:

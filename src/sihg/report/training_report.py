@@ -1,23 +1,28 @@
 """Report on runs of `sihg train`: figures, tables and one HTML page."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
 from sihg.errors import InputError
+from sihg.report.figures.accuracy_bars import accuracy_bars, has_costs, robust_against_passes, training_headline
 from sihg.report.figures.bands import band_sentences
 from sihg.report.figures.confusion import confusion_figure, confusions, strongest_attack
 from sihg.report.figures.examples import gallery_figure
-from sihg.report.figures.learning_curves import learning_curves
+from sihg.report.figures.learning_curves import has_curves, learning_curves
 from sihg.report.figures.memory_histogram import memories, memory_figure
 from sihg.report.figures.radius import entry_curves, radius_figure
 from sihg.report.figures.style import figure_style, save_figure
-from sihg.report.page.html import DrawnFigure, caption_of
+from sihg.report.figures.training_curves import drawn_quantities, training_curves
+from sihg.report.page.page_figures import DrawnFigure, caption_of
 from sihg.report.page.training_page import training_page
-from sihg.report.read.runs import Entry, first_gallery, folder_name, group_trials, read_runs
-from sihg.report.tables.table import Table, as_csv, as_latex, as_markdown, count, for_reading
+from sihg.report.read.runs import Entry, first_gallery, folder_name, grid_command, group_trials, read_runs
+from sihg.report.tables.compact import results_latex
+from sihg.report.tables.latex import as_latex
+from sihg.report.tables.table import Table, as_csv, as_markdown, count, for_reading
 from sihg.report.tables.training_tables import difference_table, entry_table, evaluation_table, training_table
 from sihg.store.files import refuse_link, write_text
 
@@ -55,10 +60,21 @@ def report_training(
     evaluations = evaluation_table([(run.name, run.evaluations) for run in runs])
     tables = {"table": headline, "differences": differences}
     tables |= {"runs": training_table(runs), "evaluations": evaluations}
-    page = training_page(folder_name(out), entries, (headline, owners), differences, evaluations, figures, refresh)
+    latex = results_latex(headline, [owner is not None for owner in owners])
+    page = training_page(
+        folder_name(out),
+        entries,
+        (headline, owners),
+        differences,
+        evaluations,
+        figures,
+        latex,
+        grid=grid_command(folders),
+        refresh=refresh,
+    )
     return [
         *(path for figure in figures for path in (figure.svg, figure.other)),
-        *write_tables(tables, out / "report"),
+        *write_tables(tables, out / "report", {"table": latex}),
         write_text(out / "index.html", page),
     ]
 
@@ -73,40 +89,73 @@ def write_figures(found: Iterator[Drawing], folder: Path) -> list[DrawnFigure]:
         ]
 
 
-def write_tables(tables: dict[str, Table], folder: Path) -> list[Path]:
-    """Write tables that have rows as CSV, Markdown and LaTeX; return their paths."""
+def write_tables(tables: dict[str, Table], folder: Path, latex: Mapping[str, str] = MappingProxyType({})) -> list[Path]:
+    """Write tables that have rows as CSV, Markdown and LaTeX; return their paths.
+
+    Args:
+        tables: The tables by the names of their files.
+        folder: Where to write.
+        latex: The LaTeX of some of them, where it is not that of the whole table.
+    """
     written = []
     for name, table in tables.items():
         if table.rows:
             shown = for_reading(table)
-            texts = {"csv": as_csv(table), "md": as_markdown(shown), "tex": as_latex(shown)}
+            texts = {"csv": as_csv(table), "md": as_markdown(shown), "tex": latex.get(name) or as_latex(shown)}
             written += [write_text(folder / f"{name}.{kind}", text) for kind, text in texts.items()]
     return written
 
 
 def drawings(entries: Sequence[Entry]) -> Iterator[Drawing]:
     """Draw all figures that the runs have records for; iterate inside `figure_style()`."""
+    yield from _headline(entries)
+    yield from _learning(entries)
+    yield from _attacks(entries)
+    if tables := memories(entries):
+        yield Drawing("memory", memory_figure(tables), *caption_of("memory"))
+
+
+def _headline(entries: Sequence[Entry]) -> Iterator[Drawing]:
+    headline = training_headline(entries)
+    if headline is None:
+        return
+    bars = [*band_sentences(entries), *(["interval"] if any(len(entry.counted) == 1 for entry in entries) else [])]
+    what = f"Robust: under {headline.attack}. Clean: without an attack." if headline.attack else "Under each attack."
+    yield Drawing("bars", accuracy_bars(headline), *caption_of("bars", bars, what=what))
+    if has_costs(headline):
+        figure = robust_against_passes(headline)
+        yield Drawing("passes", figure, *caption_of("passes", bars, attack=headline.attack))
+
+
+def _learning(entries: Sequence[Entry]) -> Iterator[Drawing]:
+    """Draw what was measured while training, where there are at least two points of it."""
     band = band_sentences(entries)
-    dashed = [] if all(run.best for entry in entries for run in entry.counted) else ["dashed"]
-    yield Drawing("curves", learning_curves(entries), *caption_of("curves", [*dashed, *band]))
-    if any(run.best for entry in entries for run in entry.counted):
+    has_best = any(run.best for entry in entries for run in entry.counted)
+    others = [] if all(run.best for entry in entries for run in entry.counted) else ["training-only"]
+    if has_curves(entries):
+        yield Drawing("curves", learning_curves(entries), *caption_of("curves", [*others, *band]))
+    if drawn_quantities(entries):
+        yield Drawing("training", training_curves(entries), *caption_of("training", band))
+    if has_best and has_curves(entries, best=True):
         yield Drawing("curves-best", learning_curves(entries, best=True), *caption_of("curves-best", band))
+
+
+def _attacks(entries: Sequence[Entry]) -> Iterator[Drawing]:
+    band = band_sentences(entries)
     curves = entry_curves(entries)
     for i, norm in enumerate(dict.fromkeys(curve.norm for curve in curves), 1):
         shown = [curve for curve in curves if curve.norm == norm]
         bound = ["lower-bound"] if any("at least" in curve.attack for curve in shown) else []
         caption = caption_of("radius", [*(band or ["interval"]), *bound])
         yield Drawing(f"radius-{i}", radius_figure(shown), *caption)
+    attack = strongest_attack(entries)
+    for i, matrix in enumerate(confusions(entries, attack) if attack is not None else [], 1):
+        samples = count(int(matrix.counts.sum()), "prediction", "predictions")
+        caption = caption_of("confusion", entry=matrix.entry, attack=attack, count=samples)
+        yield Drawing(f"confusion-{i}", confusion_figure(matrix), *caption)
     found = [(entry, gallery) for entry in entries for gallery in first_gallery(entry)]
     for i, (entry, gallery) in enumerate(found, 1):
-        samples, classes = len(gallery.label), len(gallery.classes)
-        part = f"; {samples} of {classes} classes" if samples < classes else ""
+        shown, classes = len(gallery.label), len(gallery.classes)
+        part = f"; {shown} of {classes} classes" if shown < classes else ""
         caption = caption_of("gallery", entry=entry, gallery=gallery, part=part)
         yield Drawing(f"gallery-{i}", gallery_figure(gallery), *caption)
-    attack = strongest_attack(entries)
-    if attack is not None and (matrices := confusions(entries, attack)):
-        samples = sum(int(matrix.counts.sum()) for matrix in matrices)
-        caption = caption_of("confusion", attack=attack, samples=count(samples, "prediction", "predictions"))
-        yield Drawing("confusion", confusion_figure(matrices), *caption)
-    if tables := memories(entries):
-        yield Drawing("memory", memory_figure(tables), *caption_of("memory"))

@@ -94,9 +94,9 @@ def test_numbers_of_samples_are_shown_if_they_differ(tmp_path: Path) -> None:
     report_training(tmp_path)
     assert [row["samples"] for row in read_csv(tmp_path)] == ["397", "100", ""]
     assert "samples pgd-20" not in read_csv(tmp_path)[0]
-    assert "On 397 test samples" not in read_page(tmp_path)
+    assert "on 397 test samples" not in read_page(tmp_path)
     report_training(tmp_path / "a")
-    assert "On 397 test samples" in read_page(tmp_path / "a")
+    assert "on 397 test samples" in read_page(tmp_path / "a")
 
 
 def test_the_note_counts_the_samples_of_the_shown_results(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_the_note_counts_the_samples_of_the_shown_results(tmp_path: Path) -> Non
     write_evaluation(run, "1", samples=50)
     write_evaluation(run, "2", samples=397)
     report_training(run)
-    assert "On 397 test samples, never trained on." in read_page(run)
+    assert "on 397 test samples, never trained on." in read_page(run)
     write_evaluation(run, "3", attacks=[attack_row("fgsm", 0.5, 50)])
     report_training(run)
     assert "never trained on" not in read_page(run)

@@ -57,7 +57,7 @@ def test_attacks_on_fewer_samples_are_compared_on_these(tmp_path: Path) -> None:
     assert "The fewest, 100, are in 2 of a." in note
     report_training(run)
     page = read_page(run)
-    assert "On 100 test samples, never trained on." in page
+    assert "on 100 test samples, never trained on." in page
     assert "The evaluations shown share 100 test samples" in page
     assert read_csv(run)[0]["samples"] == "100"
     assert [row["samples"] for row in read_csv(run, "evaluations")] == ["397"] * 3 + ["100"]  # each on all of its own

@@ -73,7 +73,7 @@ def test_attacks_have_the_order_of_the_report(tmp_path: Path) -> None:
     comparison = compare(tmp_path)
     assert comparison.attacks == ("natural", "pgd-20", "fgsm", "all")
     headings = [column.heading for column in next(iter(comparison.tables().values())).columns]
-    assert headings[5:9] == ["natural %", "pgd-20 %", "fgsm %", "all %"]
+    assert headings[5:9] == ["clean %", "pgd-20 %", "fgsm %", "all %"]
 
 
 def test_a_setting_that_one_run_lacks_differs(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 import csv
 import io
 
-from sihg.report.tables.table import Column, Table, as_csv, as_latex, as_markdown
+from sihg.report.tables.latex import as_latex
+from sihg.report.tables.table import Column, Table, as_csv, as_markdown
 from sihg.store.statistics import Spread
 
 MADE = Table(

@@ -6,14 +6,17 @@ from statistics import fmean
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from sihg.report.figures.style import FAINT, INK, fit_name
+from sihg.report.figures.interactive import mark_entry, show_values
+from sihg.report.figures.style import FAINT, INK
 from sihg.report.read.evaluations import ALL, PROVEN, Evaluation, read_predictions
 from sihg.report.read.runs import Entry, TrainingRun
 
-WIDTH, GAP, EDGE = 7.2, 0.75, 0.55  # inches: of the figure, between matrices, around them
+SIDE, EDGE = 3.6, 0.5  # inches: of the matrix, and beside it for labels
+CORRECT, WRONG = "#0072b2", "#d55e00"
 MAX_NUMBERED = 12  # classes; with more, the cells are too small for numbers
 
 
@@ -54,35 +57,24 @@ def confusions(entries: Sequence[Entry], attack: str) -> list[Confusion]:
     return matrices
 
 
-def confusion_figure(matrices: Sequence[Confusion]) -> Figure:
-    """Draw the matrices, two per row; each cell is the share of its label."""
-    across = min(len(matrices), 2)
-    side = (WIDTH - EDGE - across * GAP) / 2
-    down = -(-len(matrices) // across)
-    width, height = EDGE + across * (side + GAP), 0.1 + down * (side + GAP)
+def confusion_figure(matrix: Confusion) -> Figure:
+    """Draw a matrix; each cell is the share of its label."""
+    width, height = EDGE + SIDE + 0.1, EDGE + SIDE + 0.1
     figure = Figure(figsize=(width, height))
-    several = len({int(matrix.counts.sum()) for matrix in matrices}) > 1
-    for i, matrix in enumerate(matrices):
-        row, column = divmod(i, across)
-        left, bottom = EDGE + column * (side + GAP), height - 0.35 - row * (side + GAP) - side
-        axes = figure.add_axes((left / width, bottom / height, side / width, side / height))
-        _draw(axes, matrix, f" (n = {matrix.counts.sum():,})" if several else "")
-        if column == 0:
-            axes.set_ylabel("label")
-    return figure
-
-
-def _draw(axes: Axes, matrix: Confusion, size: str) -> None:
+    axes = figure.add_axes((EDGE / width, EDGE / height, SIDE / width, SIDE / height))
+    mark_entry(matrix.entry.name, axes)
     shares = matrix.counts / np.maximum(matrix.counts.sum(1, keepdims=True), 1)
     n = len(shares)
     right = np.eye(n, dtype=bool)
-    for cells, colours, top in ((right, "Blues", 1), (~right, "Oranges", 0.5)):
-        axes.imshow(np.where(cells, shares, np.nan), cmap=colours, vmin=0, vmax=top)
-    axes.set_title(f"{fit_name(matrix.entry.name, 30)}{size}", parse_math=False, fontsize=10)
+    shades = np.zeros((n, n, 4))  # the opacity is the share, so that it is read on any ground
+    shades[..., :3] = np.where(right[..., None], to_rgb(CORRECT), to_rgb(WRONG))
+    shades[..., 3] = np.where(right, shares, np.minimum(2 * shares, 1))
+    axes.imshow(shades, interpolation="nearest")
     axes.set_xlabel("prediction under attack")
+    axes.set_ylabel("label")
     axes.set_xticks(range(n) if n <= MAX_NUMBERED else range(0, n, 10))
     axes.set_yticks(range(n) if n <= MAX_NUMBERED else range(0, n, 10))
-    axes.tick_params(length=0, labelsize=8)
+    axes.tick_params(length=0, labelsize=10)
     axes.spines[:].set_visible(False)
     axes.set_xticks(np.arange(n + 1) - 0.5, minor=True)
     axes.set_yticks(np.arange(n + 1) - 0.5, minor=True)
@@ -90,8 +82,20 @@ def _draw(axes: Axes, matrix: Confusion, size: str) -> None:
     axes.grid(which="minor", color=FAINT, linewidth=0.4)
     for (i, j), share in np.ndenumerate(shares):
         if n <= MAX_NUMBERED and share >= 0.005:
-            dark = share > (0.55 if i == j else 0.3)
-            axes.text(j, i, f"{100 * share:.0f}", ha="center", va="center", fontsize=7, color="white" if dark else INK)
+            strong = shades[i, j, 3] > 0.6
+            text = axes.text(j, i, f"{100 * share:.0f}", ha="center", va="center", fontsize=10)
+            text.set_color("white" if strong else INK)
+    _show_counts(axes, matrix)
+    return figure
+
+
+def _show_counts(axes: Axes, matrix: Confusion) -> None:
+    labels, predictions = np.nonzero(matrix.counts)
+    texts = [
+        f"label {i}, predicted {j}: {matrix.counts[i, j]:,} of {matrix.counts[i].sum():,}"
+        for i, j in zip(labels, predictions, strict=True)
+    ]
+    show_values(axes, predictions, labels, texts, matrix.entry.name, most=len(texts))
 
 
 def _attacked(run: TrainingRun) -> list[Evaluation]:

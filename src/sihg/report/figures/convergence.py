@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.typing import LineStyleType
 from numpy.typing import NDArray
 
+from sihg.report.figures.interactive import MAX_POINTS, mark_entry, show_values
 from sihg.report.figures.style import LINE, LONGEST_NAME, QUIET, CurveName, fit_text, name_curves, number_log_axis
 from sihg.report.read.evaluations import Floats
 from sihg.report.read.palette import look
@@ -111,7 +112,8 @@ def _name_curves(axes: Axes, tracks: Sequence[Track]) -> None:
         end = float(track.y[-1]) if len(track.y) else 0.0
         height = log10(min(max(end, bottom), top) / bottom) / log10(top / bottom)
         method = track.run.row.method
-        names.append((end, CurveName(fit_text(method, LONGEST_NAME), look(method), height, len(track.y) > 0)))
+        name = CurveName(fit_text(method, LONGEST_NAME), look(method), height, len(track.y) > 0, method)
+        names.append((end, name))
     name_curves(axes, [name for _, name in sorted(names, key=lambda pair: (pair[1].height, pair[0]))])
 
 
@@ -144,20 +146,38 @@ def _guide(tracks: Sequence[Track]) -> float | None:
 
 def _draw(axes: Axes, track: Track, place: float, zorder: float, thick: bool) -> None:
     """Draw the line and a few markers at different positions for each curve, so that equal curves can be told apart."""
-    colour, marker = look(track.run.row.method)
+    method = track.run.row.method
+    colour, marker = look(method)
     kept = thin_curve(track.x, track.y)
     finite = np.where(np.isfinite(track.y), track.y, np.nan)
-    style = WITH_RULE if "@" in track.run.row.method else "-"
+    style = WITH_RULE if "@" in method else "-"
     (line,) = axes.plot(track.x[kept], finite[kept], color=colour, linestyle=style, zorder=zorder)
     line.set(linewidth=2.2 if thick else 0.9, alpha=None if thick else 0.8)
+    mark_entry(method, line)
+    _show_values(axes, track, thick)
     if track.bound is not None:
         kept = thin_curve(track.x, track.bound)
-        axes.plot(track.x[kept], track.bound[kept], color=colour, linewidth=1.4, linestyle=":", zorder=zorder)
+        lines = axes.plot(track.x[kept], track.bound[kept], color=colour, linewidth=1.4, linestyle=":", zorder=zorder)
+        mark_entry(method, *lines)
     if len(track.x) > 1:
         low, high = axes.get_xlim()
         wanted = low * (high / low) ** ((np.arange(4) + place) / 4)
         rows = np.unique(np.searchsorted(track.x, wanted[(wanted >= track.x[0]) & (wanted <= track.x[-1])]))
-        axes.plot(track.x[rows], finite[rows], marker, color=colour, markersize=4.5, zorder=zorder + 1)
+        (marks,) = axes.plot(track.x[rows], finite[rows], marker, color=colour, markersize=4.5, zorder=zorder + 1)
+        mark_entry(method, marks)
+
+
+def _show_values(axes: Axes, track: Track, thick: bool) -> None:
+    """Show values at costs that are evenly spaced on the logarithmic axis, where the curve is in the panel."""
+    (low, high), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    rows = np.flatnonzero((track.y >= bottom) & (track.y <= top))
+    if len(rows):
+        wanted = np.geomspace(low, high, MAX_POINTS)
+        rows = np.unique(rows[np.minimum(np.searchsorted(track.x[rows], wanted), len(rows) - 1)])
+    what = "average ‖F‖²" if thick else "‖F‖²"
+    method = track.run.row.method
+    texts = [f"{method}: {what} = {y:.3g} at {x:,.6g}" for x, y in zip(track.x[rows], track.y[rows], strict=True)]
+    show_values(axes, track.x[rows], track.y[rows], texts, method)
 
 
 def _end(axes: Axes, track: Track) -> str:
@@ -167,14 +187,16 @@ def _end(axes: Axes, track: Track) -> str:
     (bottom, top), (colour, marker) = axes.get_ylim(), look(track.run.row.method)
     end = float(track.y[-1])
     if bottom <= end <= top:
-        axes.plot(track.x[-1], end, marker, color=colour, markersize=5, clip_on=False, zorder=5)
+        (last,) = axes.plot(track.x[-1], end, marker, color=colour, markersize=5, clip_on=False, zorder=5)
+        mark_entry(track.run.row.method, last)
         return ""
     outside = track.y > top if end > top else track.y < bottom
     first = 0 if outside.all() else len(outside) - int(np.argmin(outside[::-1]))
     x = _crossing(track, first, top if end > top else bottom)
     place = axes.get_xaxis_transform()
     sign, y = ("^", 1) if end > top else ("v", 0)
-    axes.plot(x, y, sign, color=colour, markersize=6.5, transform=place, clip_on=False, zorder=6)
+    (arrow,) = axes.plot(x, y, sign, color=colour, markersize=6.5, transform=place, clip_on=False, zorder=6)
+    mark_entry(track.run.row.method, arrow)
     return "up" if end > top else "down"
 
 

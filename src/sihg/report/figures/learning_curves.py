@@ -1,4 +1,4 @@
-"""Draw learning curves: natural and robust accuracy over iterations, gradient passes and seconds."""
+"""Draw learning curves: clean and robust accuracy over iterations, gradient passes and seconds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from matplotlib.typing import LineStyleType
 
 from sihg.report.figures.bands import trial_band
+from sihg.report.figures.interactive import mark_entry, show_values
 from sihg.report.figures.style import (
     LINE,
     QUIET,
@@ -34,8 +35,8 @@ AXES: dict[Cost, str] = {
     "seconds": "training seconds",
 }
 FAR = 4  # costs that differ by more than this factor need a logarithmic axis
-WIDTH = 6.0
-LEFT, BOTTOM, RIGHT, TOP, BETWEEN, PANEL = 0.72, 0.95, 1.58, 0.2, 0.7, 2.1  # inches
+WIDTH = 5.2
+LEFT, BOTTOM, RIGHT, TOP, BETWEEN, PANEL = 0.7, 0.95, 1.5, 0.2, 0.65, 1.75  # inches
 
 
 class LineKind(NamedTuple):
@@ -48,15 +49,15 @@ class LineKind(NamedTuple):
 
 
 KINDS = {
-    "natural": LineKind("natural", 1.5, "-", "none"),
-    "robust": LineKind("robust", 2.0, (0, (1, 1.3)), "full"),
-    "accuracy": LineKind("on the training samples", 1.2, (0, (5, 2.5)), "full"),
+    "natural": LineKind("clean", 1.2, (0, (4, 1.5)), "none"),
+    "robust": LineKind("robust", 2.0, "-", "full"),
+    "accuracy": LineKind("on the training samples", 1.2, (0, (1, 1.3)), "full"),
 }
 
 
 @dataclass(frozen=True, eq=False)
 class Track:
-    """One accuracy of an entry over a cost: the mean over its trials, and the band around it (NaN for one trial)."""
+    """One column of metrics.csv of an entry over a cost: the mean over its trials, and a band (NaN for one trial)."""
 
     kind: str
     x: Floats
@@ -100,11 +101,16 @@ def best_so_far(run: TrainingRun) -> list[MetricsRow]:
 
 def tracks(entry: Entry, cost: Cost, *, best: bool = False) -> list[Track]:
     """Return the held-out accuracies, or the training accuracy if nothing was held out."""
-    found = [_track(entry, kind, cost, best) for kind in ("natural", "robust")]
-    return [track for track in found if len(track.x)] or [_track(entry, "accuracy", cost, best)]
+    found = [track_of(entry, kind, cost, best=best) for kind in ("natural", "robust")]
+    return [track for track in found if len(track.x)] or [track_of(entry, "accuracy", cost, best=best)]
 
 
-def _track(entry: Entry, kind: str, cost: Cost, best: bool) -> Track:
+def has_curves(entries: Sequence[Entry], *, best: bool = False) -> bool:
+    """Whether an entry has at least two points to draw."""
+    return any(len(track.x) > 1 for entry in entries for track in tracks(entry, "step", best=best))
+
+
+def track_of(entry: Entry, kind: str, cost: Cost, *, best: bool = False) -> Track:
     """Average over the trials, at the epochs that all of them have evaluated."""
     trials = []
     for run in entry.counted:
@@ -131,18 +137,30 @@ def _panel(axes: Axes, entries: Sequence[Entry], cost: Cost, best: bool) -> set[
     # the same limits with `best`, so that two figures next to each other can be compared
     _set_limits(axes, [track for entry in entries for track in tracks(entry, cost) if len(track.x)], cost)
     for order, (entry, of_entry) in enumerate(zip(entries, drawn, strict=True)):
-        look = entry.look
         for track in of_entry:
-            zorder = 3 - order / len(entries)
-            if not np.isnan(track.low).all():
-                band = axes.fill_between(track.x, track.low, track.high, color=look.colour, alpha=0.16, linewidth=0)
-                band.set_zorder(zorder - 1)
-            kind = KINDS[track.kind]
-            axes.plot(track.x, track.y, color=look.colour, linewidth=kind.width, linestyle=kind.style, zorder=zorder)
-            (end,) = axes.plot(track.x[-1:], track.y[-1:], look.marker, color=look.colour, markersize=5, zorder=4)
-            end.set(fillstyle=kind.fill, clip_on=False)
-    _name_entries(axes, entries, [_end(of_entry) for of_entry in drawn])
+            kind, zorder = KINDS[track.kind], 3 - order / len(entries)
+            end = draw_track(axes, track, entry, zorder, width=kind.width, style=kind.style)
+            end.set_fillstyle(kind.fill)
+            values = zip(track.x, track.y, strict=True)
+            texts = [f"{entry.name}, {kind.label}: {100 * y:.1f} % at {x:,.4g} {AXES[cost]}" for x, y in values]
+            show_values(axes, track.x, track.y, texts, entry.name)
+    name_entries(axes, entries, [_end(of_entry) for of_entry in drawn])
     return {track.kind for of_entry in drawn for track in of_entry if len(track.x)}
+
+
+def draw_track(
+    axes: Axes, track: Track, entry: Entry, zorder: float = 3, *, width: float = 1.6, style: LineStyleType = "-"
+) -> Line2D:
+    """Draw a band, a line and its end, marked as the entry's; return the end."""
+    colour, marker = entry.look
+    if not np.isnan(track.low).all():
+        band = axes.fill_between(track.x, track.low, track.high, color=colour, alpha=0.16, linewidth=0)
+        band.set_zorder(zorder - 1)
+        mark_entry(entry.name, band)
+    (line,) = axes.plot(track.x, track.y, color=colour, linewidth=width, linestyle=style, zorder=zorder)
+    (end,) = axes.plot(track.x[-1:], track.y[-1:], marker, color=colour, markersize=5, clip_on=False, zorder=4)
+    mark_entry(entry.name, line, end)
+    return end
 
 
 def _set_limits(axes: Axes, drawn: Sequence[Track], cost: Cost) -> None:
@@ -157,9 +175,14 @@ def _set_limits(axes: Axes, drawn: Sequence[Track], cost: Cost) -> None:
         axes.set_xlim(min(starts) / 1.1, max(ends) * 1.1)
         number_log_axis(axes.xaxis, numbered=True)
     else:
-        axes.set_xlim(0, 1.02 * (max(ends, default=0.0) or 1.0))
-        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=cost == "step", steps=[1, 2, 5, 10]))
-        axes.xaxis.set_major_formatter(thousands_formatter())
+        number_cost_axis(axes, max(ends, default=0.0), integer=cost == "step")
+
+
+def number_cost_axis(axes: Axes, end: float, *, integer: bool) -> None:
+    """Number a linear axis of costs from 0."""
+    axes.set_xlim(0, 1.02 * (end or 1.0))
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=integer, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_formatter(thousands_formatter())
 
 
 def _end(of_entry: Sequence[Track]) -> float | None:
@@ -168,12 +191,19 @@ def _end(of_entry: Sequence[Track]) -> float | None:
     return ends[-1] if ends else None
 
 
-def _name_entries(axes: Axes, entries: Sequence[Entry], ends: Sequence[float | None]) -> None:
-    """Write the names of the entries near the ends of their robust curves."""
+def name_entries(axes: Axes, entries: Sequence[Entry], ends: Sequence[float | None]) -> None:
+    """Write the names of the entries near the ends of their curves; None for an entry without one."""
     bottom, top = axes.get_ylim()
-    ordered = sorted(zip(entries, ends, strict=True), key=lambda pair: pair[1] or 0.0)
+    places = [0.0 if end is None else _height(axes, end, bottom, top) for end in ends]
+    ordered = sorted(zip(entries, ends, places, strict=True), key=lambda found: found[2])
     names = [
-        CurveName(fit_name(entry.name), entry.look, ((end or bottom) - bottom) / (top - bottom), end is not None)
-        for entry, end in ordered
+        CurveName(fit_name(entry.name), entry.look, place, end is not None, entry.name) for entry, end, place in ordered
     ]
     name_curves(axes, names)
+
+
+def _height(axes: Axes, value: float, bottom: float, top: float) -> float:
+    """Return where a value is between the bottom (0) and the top (1) of the axes."""
+    scale = axes.yaxis.get_transform().transform
+    low, high, here = (float(scale(np.array([y]))[0]) for y in (bottom, top, max(value, bottom)))
+    return (here - low) / (high - low)

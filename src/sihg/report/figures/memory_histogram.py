@@ -5,16 +5,20 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from sihg.report.figures.bands import trial_band
+from sihg.report.figures.interactive import mark_entry, show_values
 from sihg.report.figures.style import fit_name, show_plain_text
 from sihg.report.read.evaluations import Floats
 from sihg.report.read.runs import Entry, read_memory
 
 WIDTH, LEFT, GAP, TOP = 7.2, 0.75, 0.95, 0.4  # inches
 MOVES, MAP = (4.4, 1.7), (2.6, 1.5)
+BLUE = "#0072b2"
+SHADES = LinearSegmentedColormap.from_list("shades", [to_rgba(BLUE, 0), to_rgba(BLUE, 1)])  # on any ground
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,12 +34,12 @@ class Memory:
 
 
 def memories(entries: Sequence[Entry]) -> list[Memory]:
-    """Average the memory tables of each entry that has any."""
+    """Average the memory tables of each entry that has several epochs of it."""
     found = []
     for entry in entries:
         tables = [table for run in entry.counted if len(table := read_memory(run))]
-        if tables:
-            rows = min(len(table) for table in tables)
+        rows = min((len(table) for table in tables), default=0)
+        if rows > 1:
             every = np.stack([table[:rows] for table in tables])
             mean = every.mean(0)
             found.append(Memory(entry, mean[:, 0], mean[:, 1], *trial_band(every[:, :, 1]), mean[:, 2:]))
@@ -68,8 +72,14 @@ def _draw_moves(axes: Axes, found: Sequence[Memory]) -> None:
     lines = []
     for memory in found:
         look = memory.entry.look
-        lines += axes.plot(memory.epoch, memory.moved, color=look.colour, marker=look.marker, markersize=3.5)
-        axes.fill_between(memory.epoch, memory.low, memory.high, color=look.colour, alpha=0.16, linewidth=0)
+        name = memory.entry.name
+        (line,) = axes.plot(memory.epoch, memory.moved, color=look.colour, marker=look.marker, markersize=3.5)
+        lines.append(line)
+        band = axes.fill_between(memory.epoch, memory.low, memory.high, color=look.colour, alpha=0.16, linewidth=0)
+        mark_entry(name, line, band)
+        pairs = zip(memory.epoch, memory.moved, strict=True)
+        texts = [f"{name}: moved by {moved:.3g} ε in epoch {epoch:.0f}" for epoch, moved in pairs]
+        show_values(axes, memory.epoch, memory.moved, texts, name)
     axes.set_ylim(0, 1.08 * max(axes.get_ylim()[1], max(float(memory.moved.max()) for memory in found)))
     _number_epochs(axes, max(float(memory.epoch[-1]) for memory in found))
     names = [fit_name(memory.entry.name) for memory in found]  # as labels of lines, names such as _x would be ignored
@@ -77,9 +87,8 @@ def _draw_moves(axes: Axes, found: Sequence[Memory]) -> None:
 
 
 def _number_epochs(axes: Axes, last: float) -> None:
-    """Number the epochs, even if there is only one."""
     axes.set_xlim(0.5, last + 0.5)
-    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
 
 
 def _draw_map(axes: Axes, memory: Memory, *, named: bool) -> None:
@@ -89,7 +98,7 @@ def _draw_map(axes: Axes, memory: Memory, *, named: bool) -> None:
         memory.shares.T,
         origin="lower",
         aspect="auto",
-        cmap="Blues",
+        cmap=SHADES,
         interpolation="nearest",
         extent=(first - 0.5, last + 0.5, 0, 1),
         vmin=0,

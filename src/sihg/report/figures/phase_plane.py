@@ -10,6 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
+from sihg.report.figures.interactive import mark_entry
 from sihg.report.figures.style import INK, QUIET, fit_text, show_plain_text
 from sihg.report.read.evaluations import Floats
 from sihg.report.read.palette import look
@@ -82,10 +83,13 @@ def _draw(axes: Axes, run: MethodRun, window: Window, order: int) -> Line2D:
     drawn = path[thin_path(path / [window[1] - window[0], window[3] - window[2]], 0.001)]
     (line,) = axes.plot(*drawn.T, color=colour, alpha=0.85, zorder=zorder)
     line.set(linewidth=1.2 if len(drawn) < LONG else 0.7, rasterized=len(drawn) > HUGE)
+    mark_entry(run.row.method, line)
     entry = Line2D([], [], color=colour, linewidth=1.6, marker=marker, markersize=6, label=name)
     cycle = find_limit_cycle(run.path) if run.path is not None else None
     if cycle is not None:
-        axes.plot(*cycle.T, color=colour, linewidth=2.4, alpha=0.85, zorder=zorder, rasterized=len(cycle) > HUGE)
+        (ring,) = axes.plot(*cycle.T, color=colour, linewidth=2.4, alpha=0.85, zorder=zorder)
+        ring.set_rasterized(len(cycle) > HUGE)
+        mark_entry(run.row.method, ring)
         entry.set_label(f"{name}: cycle")
     finite = path[np.isfinite(path).all(axis=1)]
     if not len(finite):
@@ -95,7 +99,9 @@ def _draw(axes: Axes, run: MethodRun, window: Window, order: int) -> Line2D:
     if left is not None or np.isnan(path[-1]).any():
         entry.set_label(f"{name}, leaving")
     x, y = finite[-1] if left is None else left
-    axes.plot(x, y, marker, color=colour, markersize=7.5, markeredgecolor="white", zorder=zorder + 4, clip_on=False)
+    (end,) = axes.plot(x, y, marker, color=colour, markersize=7.5, markeredgecolor="white", clip_on=False)
+    end.set_zorder(zorder + 4)
+    mark_entry(run.row.method, end)
     return entry
 
 

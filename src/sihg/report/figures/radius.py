@@ -11,7 +11,16 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
 from sihg.report.figures.bands import trial_band
-from sihg.report.figures.style import figure_style, fit_name, fit_text, save_figure, show_plain_text
+from sihg.report.figures.interactive import mark_entry, show_values
+from sihg.report.figures.style import (
+    LONGEST_NAME,
+    QUIET,
+    figure_style,
+    fit_name,
+    fit_text,
+    save_figure,
+    show_plain_text,
+)
 from sihg.report.read.evaluations import PROVEN, Floats, RadiusCurve, SampleSet
 from sihg.report.read.palette import looks
 from sihg.report.read.runs import Entry
@@ -34,6 +43,7 @@ def record_curves(record: CurveRecord) -> Figure:
     lines = []
     for row, look in zip(record.curves, looks([row.attack for row in record.curves]), strict=True):
         axes.fill_between(record.eps, row.low, row.high, color=look.colour, alpha=0.15, linewidth=0)
+        _show_values(axes, row.attack, record.eps, row.accuracy, row.low, row.high, entry="")
         marker = look.marker if len(record.eps) <= MAX_MARKERS else ""
         (line,) = axes.plot(record.eps, row.accuracy, color=look.colour, marker=marker, markersize=5)
         line.set(clip_on=False, zorder=3)  # whole markers at the edges
@@ -93,23 +103,53 @@ def _attack_name(curve: RadiusCurve, *, with_checkpoint: bool, with_samples: boo
 
 
 def radius_figure(curves: Sequence[EntryCurve]) -> Figure:
-    """Draw curves in one norm: a colour per entry, a line style per attack."""
+    """Draw curves in one norm: a colour per entry, a line style per attack; the radius of the training is marked."""
     figure, axes = _empty(curves[0].norm, [eps for curve in curves for eps in (curve.eps[0], curve.eps[-1])])
+    trained = {curve.entry.settings.get("eps") for curve in curves if curve.entry.settings.get("norm") == curve.norm}
+    for eps in sorted(value for value in trained if isinstance(value, int | float)):
+        _mark_training(axes, eps)
     attacks = list(dict.fromkeys(curve.attack for curve in curves))
     lines = []
     for curve in curves:
         look, dashes = curve.entry.look, LINES[attacks.index(curve.attack) % len(LINES)]
-        axes.fill_between(curve.eps, curve.low, curve.high, color=look.colour, alpha=0.15, linewidth=0)
+        band = axes.fill_between(curve.eps, curve.low, curve.high, color=look.colour, alpha=0.15, linewidth=0)
         marker = look.marker if len(curve.eps) <= MAX_MARKERS else ""
         (line,) = axes.plot(curve.eps, curve.accuracy, color=look.colour, marker=marker, markersize=4)
         line.set(linestyle=dashes, clip_on=False, zorder=3)
         lines.append(line)
+        entry = curve.entry.name
+        mark_entry(entry, band, line)
+        about = f"{entry}, {curve.attack}"
+        _show_values(axes, about, curve.eps, curve.accuracy.tolist(), curve.low, curve.high, entry=entry)
     _add_legend(figure, lines, [fit_text(f"{fit_name(curve.entry.name)}, {curve.attack}", 34) for curve in curves])
     return figure
 
 
+def _mark_training(axes: Axes, eps: float) -> None:
+    """Draw a line at the radius of the training, if it is inside the axes."""
+    low, high = axes.get_xlim()
+    if low < eps < high:
+        axes.axvline(eps, color=QUIET, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+        axes.text(eps, 1.03, f"training ε = {eps:.4g}", color=QUIET, ha="center", fontsize=8)
+
+
+def _show_values(
+    axes: Axes,
+    about: str,
+    eps: Sequence[float],
+    accuracy: Sequence[float],
+    low: Sequence[float] | Floats,
+    high: Sequence[float] | Floats,
+    *,
+    entry: str,
+) -> None:
+    rows = zip(eps, accuracy, low, high, strict=True)
+    texts = [f"{about}: {100 * a:.1f} % ({100 * lo:.1f} to {100 * hi:.1f}) at ε = {e:.4g}" for e, a, lo, hi in rows]
+    show_values(axes, eps, accuracy, texts, entry)
+
+
 def _empty(norm: str, eps: Sequence[float]) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(7.0, 3.6), layout="constrained")
+    figure = Figure(figsize=(5.4, 3.7), layout="constrained")
     axes = figure.add_subplot()
     axes.grid(visible=True)
     axes.set_xlabel(f"radius of the attack, {'L∞' if norm == 'linf' else norm.upper()}", parse_math=False)
@@ -121,4 +161,5 @@ def _empty(norm: str, eps: Sequence[float]) -> tuple[Figure, Axes]:
 
 
 def _add_legend(figure: Figure, lines: Sequence[Line2D], names: Sequence[str]) -> None:
-    show_plain_text(figure.legend(lines, names, loc="outside right upper", frameon=False))
+    across = 1 if max(map(len, names)) > 2 * LONGEST_NAME else 2
+    show_plain_text(figure.legend(lines, names, loc="outside lower left", ncols=across, frameon=False))

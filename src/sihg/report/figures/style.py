@@ -15,10 +15,11 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogFormatterSciNotation, NullFormatter
 
+from sihg.report.figures.interactive import mark_entry, number_marks
 from sihg.report.read.palette import Look
 from sihg.store.files import write_bytes
 
-INK, QUIET, FAINT = "#1f2328", "#6e7781", "#d0d7de"
+INK, QUIET, FAINT, GRID = "#1f2328", "#6e7781", "#d0d7de", "#eaeef2"
 DOTS_PER_INCH = 200
 LINE = 0.165  # inches between the baselines of two names
 LONGEST_NAME = 17  # letters
@@ -39,6 +40,7 @@ def figure_style() -> Iterator[None]:
 
 def save_figure(figure: Figure, folder: Path, name: str, kinds: Sequence[str] = ("svg", "png")) -> list[Path]:
     """Write a figure as NAME.svg and so on; call it inside `figure_style()`, as the drawing."""
+    number_marks(figure)
     written = []
     for kind in kinds:
         figure.savefig(data := BytesIO(), format=kind, dpi=DOTS_PER_INCH, metadata=UNDATED[kind])
@@ -65,12 +67,13 @@ def show_plain_text(legend: Legend) -> None:
 
 
 class CurveName(NamedTuple):
-    """A name to write next to a curve: where the curve ends (0 bottom, 1 top), and whether there is a curve."""
+    """A name to write next to a curve: where the curve ends (0 bottom, 1 top), whether there is one, and whose."""
 
     text: str
     look: Look
     height: float
     has_curve: bool
+    entry: str
 
 
 def name_curves(axes: Axes, names: Sequence[CurveName]) -> None:
@@ -78,12 +81,13 @@ def name_curves(axes: Axes, names: Sequence[CurveName]) -> None:
     inches = axes.get_window_extent().height / axes.figure.dpi
     heights = move_apart([name.height for name in names], LINE / inches)
     place = axes.transAxes
-    for (text, look, _, has_curve), y in zip(names, heights, strict=True):
+    for (text, look, _, has_curve, entry), y in zip(names, heights, strict=True):
         fill: Literal["full", "none"] = "full" if has_curve else "none"
         (sign,) = axes.plot(1.05, y, look.marker, color=look.colour, fillstyle=fill, markersize=5.5, transform=place)
         sign.set_clip_on(False)
         ink = INK if has_curve else QUIET
-        axes.text(1.085, y, text, color=ink, va="center_baseline", parse_math=False, transform=place)
+        name = axes.text(1.085, y, text, color=ink, va="center_baseline", parse_math=False, transform=place)
+        mark_entry(entry, sign, name)
 
 
 def move_apart(heights: Sequence[float], gap: float) -> list[float]:

@@ -12,7 +12,8 @@ class Look(NamedTuple):
     marker: str
 
 
-# Okabe and Ito's palette, safe for colour-blind eyes; wine stands in for its yellow, which is too pale on white.
+# Okabe and Ito's palette, safe for colour-blind eyes; wine stands in for its yellow, which is too pale on white,
+# and the ink of the page for its black.
 LOOKS = {
     "ssi-hg": Look("#0072b2", "o"),
     "dsi-hg": Look("#56b4e9", "s"),
@@ -20,14 +21,14 @@ LOOKS = {
     "gda": Look("#d55e00", "X"),
     "mgda": Look("#e69f00", "P"),
     "extragradient": Look("#cc79a7", "p"),
-    "eg+": Look("#000000", "h"),
+    "eg+": Look("#1f2328", "h"),
     "optimistic": Look("#882255", "d"),
 }
 OTHERS = (Look("#44aa99", "<"), Look("#999933", ">"), Look("#332288", "8"), Look("#aa4499", "H"))
 # Further methods of solving: colours of a related method with other markers.
 VARIANTS = {
-    "adaptive-eg+": Look("#000000", "^"),
-    "curvature-eg+": Look("#000000", "v"),
+    "adaptive-eg+": Look("#1f2328", "^"),
+    "curvature-eg+": Look("#1f2328", "v"),
     "inexact-ppm": Look("#0072b2", "^"),
     "ogda+": Look("#882255", "v"),
     "feg": Look("#cc79a7", "^"),
@@ -52,6 +53,20 @@ TRAINING = {
     "fgsm-pgi": OTHERS[3],
     "n-fgsm": Look("#117733", "^"),
     "mart": Look("#888888", "v"),
+}
+
+
+# The colours that are too dark on a dark page, and what takes their place there. The ink of a page changes with it.
+DARK = {
+    "#0072b2": "#4ba3e3",
+    "#009e73": "#2bbf93",
+    "#d55e00": "#f0803c",
+    "#882255": "#d870a5",
+    "#332288": "#9a8cf0",
+    "#aa4499": "#d980cb",
+    "#117733": "#4fb872",
+    "#999933": "#bdbd57",
+    "#b42318": "#ff8577",  # of wrong predictions
 }
 
 

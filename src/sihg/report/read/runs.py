@@ -220,6 +220,12 @@ def read_runs(folders: Sequence[Path]) -> list[TrainingRun]:
     return [read_run(path, names.get(normal, folder_name(normal))) for normal, path in found.items()]
 
 
+def grid_command(folders: Sequence[Path]) -> str:
+    """Return the command that made the runs, if they are those of one `sihg reproduce`; empty where it is not known."""
+    config = folders[0] / GRID
+    return read_grid_config(config).command if len(folders) == 1 and status(config) is not None else ""
+
+
 def group_trials(runs: Sequence[TrainingRun]) -> list[Entry]:
     """Group runs that differ only in their seed. A run that repeats the seed of a group starts a new one."""
     groups: list[list[TrainingRun]] = []

@@ -10,7 +10,7 @@ from sihg.report.read.evaluations import PROVEN, Evaluation
 from sihg.report.read.results import find_results
 from sihg.report.read.runs import TrainingRun, compare_settings, group_trials
 from sihg.report.tables.table import Cell, Column, Table, as_markdown, for_reading, radius_text, split_spreads
-from sihg.report.tables.training_tables import SAMPLES, TEST, difference_table, entry_table
+from sihg.report.tables.training_tables import SAMPLES, TEST, attack_heading, difference_table, entry_table
 from sihg.store.schema import NOT_SET, MetricsRow
 from sihg.store.statistics import describe_spreads
 
@@ -175,7 +175,7 @@ def _run_table(runs: Sequence[RunRow], attacks: Sequence[str]) -> dict[str, Tabl
         "epochs",
         "watched %",
         "best % (epoch)",
-        *(f"{a} %" for a in attacks),
+        *(f"{attack_heading(attack)} %" for attack in attacks),
     ]
     rows: list[list[Cell]] = [
         [
@@ -191,7 +191,7 @@ def _run_table(runs: Sequence[RunRow], attacks: Sequence[str]) -> dict[str, Tabl
         for run in runs
     ]
     samples = f"{next(iter(sizes))} test samples" if len(sizes) == 1 else "n test samples"
-    title = "watched while training: natural / robust" + (f"; attacks: accuracy on {samples}" if sizes else "")
+    title = "watched while training: clean / robust" + (f"; attacks: accuracy on {samples}" if sizes else "")
     return {title: Table([Column(text, text) for text in [*headings, "passes", "seconds"]], rows)}
 
 

@@ -1,4 +1,4 @@
-"""Hold tables, and write them as CSV with every digit, or as Markdown and LaTeX for reading."""
+"""Hold tables, and write them as CSV with every digit, or as Markdown for reading."""
 
 import csv
 import io
@@ -13,24 +13,6 @@ NO_BREAK = "\N{NO-BREAK SPACE}"
 PERCENT = f"{NO_BREAK}%"  # the end of a heading above shares
 SPREAD_PARTS = ("deviation", "low", "high")  # that follow a mean in a CSV
 FORMULA_STARTS = ("=", "+", "-", "@")  # a spreadsheet runs text that begins with one of these
-LATEX = {  # characters that LaTeX reads as commands, or does not know
-    **{special: f"\\{special}" for special in "&%$#_{}"},
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
-    "`": r"\textasciigrave{}",
-    "[": "{[}",  # at the start of a row, LaTeX would take it for an argument
-    "*": "{*}",
-    "\N{NO-BREAK SPACE}": "~",
-    "±": r"$\pm$",
-    "—": "---",
-    "ε": r"$\epsilon$",
-}
-
 
 Cell = str | int | float | Spread | None
 
@@ -89,18 +71,6 @@ def as_markdown(table: Table) -> str:
         *([_markdown(cell_text(cell)) for cell in row] for row in table.rows),
     ]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def as_latex(table: Table) -> str:
-    """Write a LaTeX table with the rules of booktabs, numbers to three digits."""
-    lines = [[_latex(column.heading) for column in table.columns]]
-    lines += [[_latex(cell_text(cell)) for cell in row] for row in table.rows]
-    head, *body = [f"{' & '.join(line)} \\\\\n" for line in lines]
-    places = "".join("l" if column.is_text else "r" for column in table.columns)
-    return (
-        f"% needs \\usepackage{{booktabs}}\n\\begin{{tabular}}{{{places}}}\n\\toprule\n{head}\\midrule\n"
-        f"{''.join(body)}\\bottomrule\n\\end{{tabular}}\n"
-    )
 
 
 def cell_text(cell: Cell) -> str:
@@ -163,7 +133,7 @@ def _number(value: float, column: Column) -> str:
 def _no_formula(cell: Cell) -> Cell:
     if not isinstance(cell, str):
         return cell
-    text = _plain(cell)  # csv.writer does not quote every line end
+    text = printable_text(cell)  # csv.writer does not quote every line end
     return f"'{text}" if text.startswith(FORMULA_STARTS) and not _is_number(text) else text
 
 
@@ -176,16 +146,12 @@ def _is_number(text: str) -> bool:
 
 
 def _markdown(text: str) -> str:
-    text = _plain(text)
+    text = printable_text(text)
     for special in "\\`*_|[]$~":
         text = text.replace(special, f"\\{special}")
     return " ".join(escape(text, quote=False).split())
 
 
-def _latex(text: str) -> str:
-    return "".join(LATEX.get(c, c) for c in _plain(text))
-
-
-def _plain(text: str) -> str:
+def printable_text(text: str) -> str:
     """Replace control characters, and bytes of file names that are not text, by spaces."""
     return "".join(c if c.isprintable() or c == "\N{NO-BREAK SPACE}" else " " for c in text)

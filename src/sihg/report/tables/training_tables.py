@@ -12,6 +12,7 @@ from sihg.report.tables.table import PERCENT, Cell, Column, Table, cell_text, ra
 from sihg.store.statistics import Spread, spread, welch
 
 TEST, SAMPLES = "test ", "samples "  # begin the keys of accuracies on test samples, and of the numbers of samples
+CLEAN = "natural"  # the evaluation without an attack, which tables for reading call clean
 ABOUT = ("run", "method", "data", "model", "norm", "eps")
 ALWAYS = (*ABOUT, "epochs", "training_accuracy", "passes", "seconds")  # columns that stay when they are empty
 PAPER_BEST = {"natural": "best_natural", "pgd-20": "best_robust"}  # columns of the paper's best, chosen by PGD-20
@@ -36,9 +37,9 @@ def training_table(runs: Sequence[TrainingRun]) -> Table:
         Column("passes", "gradient passes per sample"),
         Column("seconds", "training seconds"),
         Column("training_accuracy", f"training{PERCENT}"),
-        Column("held_out_natural", f"held-out natural, last{PERCENT}"),
+        Column("held_out_natural", f"held-out clean, last{PERCENT}"),
         Column("held_out_robust", f"held-out robust, last{PERCENT}"),
-        Column("best_natural", f"held-out natural, at best{PERCENT}"),
+        Column("best_natural", f"held-out clean, at best{PERCENT}"),
         Column("best_robust", f"held-out robust, best{PERCENT}"),
         Column("best_epoch", "best epoch"),
     ]
@@ -142,6 +143,15 @@ def evaluation_table(runs: Sequence[tuple[str, Sequence[Evaluation]]], heading: 
     return Table(columns, rows)
 
 
+def attack_heading(name: str) -> str:
+    """Return the heading of a column of accuracies; the one without an attack is called clean, as natural is a method.
+
+    >>> attack_heading("natural (last)"), attack_heading("pgd-20")
+    ('clean (last)', 'pgd-20')
+    """
+    return name.replace(CLEAN, "clean", 1) if name.startswith(CLEAN) else name
+
+
 def _over_trials(key: str, cells: Sequence[Cell]) -> Cell:
     """Average a measured number over trials; list the different values of anything else."""
     if key not in (*ABOUT, "epochs", "epochs_asked") and not key.startswith("samples"):
@@ -190,7 +200,7 @@ def _threat(entry: Entry) -> list[Value | None]:
 
 
 def _test_columns(name: str) -> list[Column]:
-    accuracy = Column(f"{TEST}{name}", f"{name}{PERCENT}")
+    accuracy = Column(f"{TEST}{name}", f"{attack_heading(name)}{PERCENT}")
     return [accuracy, Column(f"{SAMPLES}{name}", f"samples of {name}", size_of=accuracy.key)]
 
 

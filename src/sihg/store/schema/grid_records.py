@@ -17,6 +17,7 @@ class GridConfig(Record, frozen=True, kw_only=True):
     test_samples: int | Literal["all"]
     threads: int
     methods: dict[str, Settings]
+    command: str = ""  # the newest `sihg reproduce` that began or continued the runs; empty if Python did
 
 
 class SubmittedJob(msgspec.Struct, frozen=True):
