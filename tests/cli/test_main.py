@@ -52,7 +52,7 @@ def test_completion_completes_in_bash(tmp_path: Path, capsys: pytest.CaptureFixt
         main(["--print-completion", "bash"])
     (tmp_path / "sihg.bash").write_text(capsys.readouterr().out)
     ask = 'source sihg.bash; COMP_WORDS=(sihg {words}); COMP_CWORD={last}; _shtab_sihg; echo "${{COMPREPLY[@]}}"'
-    for words, expected in {"tr": "train", "train --fosc": "--fosc-max", "solve --resu": "--resume"}.items():
+    for words, expected in {"tr": "train", "train --fosc-": "--fosc-max", "solve --resu": "--resume"}.items():
         script = ask.format(words=words, last=len(words.split()))
         done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
         assert done.stdout.split() == [expected]

@@ -1,6 +1,7 @@
 """What a training shows: a line every ten seconds, or on a terminal a bar that is redrawn a few times per second."""
 
 import io
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        monkeypatch.setattr(training_display.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr("time.monotonic", lambda: self.now)
 
 
 def test_a_sparkline_goes_from_the_lowest_to_the_highest() -> None:
@@ -58,8 +59,13 @@ def test_on_a_terminal_steps_only_keep_their_numbers(monkeypatch: pytest.MonkeyP
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=120)
     monkeypatch.setattr(training_display, "error_console", lambda: console)
-    drawn = []
-    monkeypatch.setattr(training_display, "sparkline", lambda values: drawn.append(len(values)) or "▁█")
+    drawn: list[int] = []
+
+    def draw(values: Sequence[float]) -> str:
+        drawn.append(len(values))
+        return "▁█"
+
+    monkeypatch.setattr(training_display, "sparkline", draw)
     display = TrainingDisplay(1000, samples=10)
     for step in range(1, 1001):
         display.update(step, row(step))

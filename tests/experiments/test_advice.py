@@ -22,7 +22,7 @@ def advise(**changes: Any) -> tuple[str, ...]:
 
 @pytest.fixture(autouse=True)
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(advice.shutil, "which", lambda _: None)
+    monkeypatch.setattr("shutil.which", lambda _: None)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
 
 
@@ -55,6 +55,6 @@ def test_a_limit_on_threads_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_gpu_that_torch_cannot_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(advice.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
     (text,) = advise()
     assert "CUDA build" in text

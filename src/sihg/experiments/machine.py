@@ -65,7 +65,7 @@ def examine_machine(data_dir: Path | None = None) -> Machine:
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     threads, devices = torch.get_num_threads(), _devices()
     speedup = measure_bfloat16()
-    data = {row.name: row.state for row in overview(data_dir)}
+    data: dict[str, str] = {row.name: row.state for row in overview(data_dir)}
     free = {"here": _free_gigabytes(Path.cwd()), "data folder": _free_gigabytes(folder)}
     return Machine(
         versions_and_hardware=describe_environment(),

@@ -150,12 +150,12 @@ def _attacks(entries: Sequence[Entry]) -> Iterator[Drawing]:
         yield Drawing(f"radius-{i}", radius_figure(shown), *caption)
     attack = strongest_attack(entries)
     for i, matrix in enumerate(confusions(entries, attack) if attack is not None else [], 1):
-        samples = count(int(matrix.counts.sum()), "prediction", "predictions")
-        caption = caption_of("confusion", entry=matrix.entry, attack=attack, count=samples)
+        number = count(int(matrix.counts.sum()), "prediction", "predictions")
+        caption = caption_of("confusion", entry=matrix.entry, attack=attack, count=number)
         yield Drawing(f"confusion-{i}", confusion_figure(matrix), *caption)
     found = [(entry, gallery) for entry in entries for gallery in first_gallery(entry)]
     for i, (entry, gallery) in enumerate(found, 1):
-        shown, classes = len(gallery.label), len(gallery.classes)
-        part = f"; {shown} of {classes} classes" if shown < classes else ""
+        samples, classes = len(gallery.label), len(gallery.classes)
+        part = f"; {samples} of {classes} classes" if samples < classes else ""
         caption = caption_of("gallery", entry=entry, gallery=gallery, part=part)
         yield Drawing(f"gallery-{i}", gallery_figure(gallery), *caption)

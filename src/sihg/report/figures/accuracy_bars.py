@@ -119,10 +119,10 @@ def record_headline(records: Mapping[str, Sequence[Evaluation]]) -> Headline | N
             if not found.target:
                 name = found.attack if len(records) == 1 else f"{record}, {found.attack}"
                 estimate = Estimate(found.accuracy, found.low, found.high)
-                is_clean = found.attack == CLEAN
-                kinds = {"clean": estimate} if is_clean else {"robust": estimate}
-                shown = name.replace(CLEAN, "clean") if is_clean else name
-                groups.append(BarGroup(shown, style, record, **kinds))
+                if found.attack == CLEAN:
+                    groups.append(BarGroup(name.replace(CLEAN, "clean"), style, record, clean=estimate))
+                else:
+                    groups.append(BarGroup(name, style, record, robust=estimate))
     return Headline(tuple(groups), "") if groups else None
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 
 from sihg.report.tables.latex import as_latex
-from sihg.report.tables.table import PERCENT, Cell, Table, for_reading
+from sihg.report.tables.table import NO_BREAK, PERCENT, Cell, Table, for_reading
 from sihg.report.tables.training_tables import CLEAN, TEST
 from sihg.store.statistics import Spread, spread_text
 
@@ -67,5 +67,7 @@ def _number(cell: Cell) -> float | None:
 
 def _tenths(cell: Cell) -> str:
     if isinstance(cell, Spread):
-        return spread_text(cell._replace(of=None), lambda share: f"{100 * share:.1f}").replace(" - ", "\N{EN DASH}")
+        return spread_text(cell._replace(of=None), lambda share: f"{100 * share:.1f}").replace(
+            f"{NO_BREAK}-{NO_BREAK}", "\N{EN DASH}"
+        )
     return cell if isinstance(cell, str) else "—" if cell is None else f"{100 * cell:.1f}"
