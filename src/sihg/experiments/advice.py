@@ -1,6 +1,5 @@
 """Say what would make a machine faster or more useful, from what was found on it."""
 
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 
@@ -12,7 +11,6 @@ BUSY = 0.5  # of the cores, taken by other processes
 
 def advise(
     *,
-    threads: int,
     cores: int,
     load: float | None,
     bfloat16_speedup: float | None,
@@ -23,7 +21,6 @@ def advise(
     """Return advice, one sentence with its reason and remedy each.
 
     Args:
-        threads: What torch computes with.
         cores: The cores that this process may use.
         load: How many processes computed in the last minute; None where the system does not tell.
         bfloat16_speedup: The time of a pass in float32 over that in bfloat16; None if bfloat16 does not work.
@@ -32,11 +29,11 @@ def advise(
         free_gigabytes: The free space of some folders.
     Example:
         >>> rest = {"load": 0.1, "bfloat16_speedup": 2.0, "devices": ("cpu",), "data": {}, "free_gigabytes": {}}
-        >>> advise(threads=4, cores=4, **rest)[0].partition(" here")[0]
+        >>> advise(cores=1, **rest)[0].partition(" here")[0]
         'convolutions in bfloat16 are 2.0 times as fast'
     """
     return (
-        *_threads(threads, cores, load),
+        *_threads(cores, load),
         *_formats(bfloat16_speedup, devices),
         *_data(data),
         *(
@@ -47,17 +44,18 @@ def advise(
     )
 
 
-def _threads(threads: int, cores: int, load: float | None) -> Iterator[str]:
-    spare = max(1, round(cores - (load or 0.0)))
-    if load is not None and load > BUSY * cores and threads > spare:
+def _threads(cores: int, load: float | None) -> Iterator[str]:
+    """Runs compute with one thread unless asked for more."""
+    spare = round(cores - (load or 0.0))
+    if load is not None and load > BUSY * cores:
         yield (
-            f"{threads} threads on {cores} cores, of which others take {load:.1f}: threads that wait for a core slow "
-            f"each other: use --threads {spare}"
+            f"others compute with {load:.1f} of {cores} cores: threads that wait for a core slow each other: stay with "
+            "one thread, the default"
         )
-    elif threads < cores and "OMP_NUM_THREADS" in os.environ:
+    elif spare > 1:
         yield (
-            f"OMP_NUM_THREADS limits torch to {threads} of {cores} cores: for a large model use --threads {cores}; "
-            f"small models are as fast with one, and `sihg reproduce --jobs {cores}` trains several runs at a time"
+            f"runs compute with one thread unless asked otherwise, and {spare} cores are free: for a large network try "
+            f"--threads {spare}; `sihg reproduce` uses them for several runs at a time"
         )
 
 

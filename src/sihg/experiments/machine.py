@@ -63,13 +63,13 @@ def examine_machine(data_dir: Path | None = None) -> Machine:
 
     folder = data_folder(data_dir)
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-    threads, devices = torch.get_num_threads(), _devices()
+    devices = _devices()
     speedup = measure_bfloat16()
     data: dict[str, str] = {row.name: row.state for row in overview(data_dir)}
     free = {"here": _free_gigabytes(Path.cwd()), "data folder": _free_gigabytes(folder)}
     return Machine(
         versions_and_hardware=describe_environment(),
-        threads=threads,
+        threads=torch.get_num_threads(),
         load=None if load is None else round(load, 1),
         instructions=torch.backends.cpu.get_cpu_capability(),
         convolutions={kind: probe(PROBE.format(kind=kind)) for kind in ("bfloat16", "half")},
@@ -79,7 +79,6 @@ def examine_machine(data_dir: Path | None = None) -> Machine:
         data=data,
         free_gigabytes=free,
         advice=advise(
-            threads=threads,
             cores=count_cores(),
             load=load,
             bfloat16_speedup=speedup,
