@@ -39,6 +39,8 @@ def as_markdown(notebook: dict[str, Any], path: PurePosixPath) -> str:
             continue
         parts.append(f"```python\n{text}\n```")
         for output in cell["outputs"]:
+            if output.get("name") == "stderr":  # progress
+                continue
             data = output.get("data", {})
             if "image/png" in data:
                 pictures += 1

@@ -1,7 +1,7 @@
 """Copy pages to where the site is built from, with links that lead to pages of the site.
 
 A link from `docs/` to another file of the repository leads to a page that shows the file: `project/` has Markdown,
-`source/` has code and archives. Notebooks become pages. Pictures (SVG) are put into the page and follow its colours.
+`source/` has code and archives. Notebooks become pages. Drawings of `docs/pictures` become part of the page: its colours.
 """
 
 import os
@@ -16,7 +16,7 @@ CODE_OR_LINK = re.compile(
     r"(?P<code>^(?P<fence>```+).*?^(?P=fence)\s*$|`[^`\n]+`)|\]\((?P<target>[^)\s]+)\)", re.MULTILINE | re.DOTALL
 )
 BINARY = {".zip"}  # files that are downloaded, not shown
-SVG = re.compile(r"!\[(?P<title>[^\]]*)\]\((?P<path>[^)\s]+\.svg)\)")
+DRAWING = re.compile(r"!\[(?P<title>[^\]]*)\]\((?P<path>(?:\.\./)*pictures/[^)\s]+\.svg)\)")
 
 
 def place(path: PurePosixPath) -> PurePosixPath:
@@ -90,7 +90,7 @@ class Site:
             svg = (ROOT / path.parent / match.group("path")).read_text(encoding="utf-8")
             return f'<figure class="picture" tabindex="0" markdown="0">\n{svg.strip()}\n</figure>'
 
-        return SVG.sub(drawn, text)
+        return DRAWING.sub(drawn, text)
 
 
 def write(place: PurePosixPath, text: str) -> None:
@@ -102,8 +102,8 @@ def write(place: PurePosixPath, text: str) -> None:
 
 
 def copy_assets() -> None:
-    """Copy what pages show and use: bitmaps, style sheets, scripts."""
+    """Copy what pages show and use: figures, style sheets, scripts."""
     for file in sorted(DOCS.rglob("*")):
-        if file.suffix in {".png", ".css", ".js"}:
+        if file.suffix in {".png", ".svg", ".css", ".js"}:
             (OUT / file.relative_to(DOCS)).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, OUT / file.relative_to(DOCS))
