@@ -83,7 +83,8 @@ def _split_headline(table: Table) -> tuple[Table, Table]:
     keys = [column.key for column in table.columns]
     values = {key: {row[i] for row in table.rows} for i, key in enumerate(keys)}
     known = [key for key in ("data", "model", "norm", "eps", "trials", "epochs") if len(values[key]) == 1]
-    known += ["method"] if all(row[0] == row[1] for row in table.rows if not str(row[0]).startswith("paper: ")) else []
+    ours = [row for row in table.rows if not str(row[0]).startswith("paper: ")]
+    known += ["method"] if len(ours) == 1 or all(row[0] == row[1] for row in ours) else []
     known += ["samples"] if len(values.get("samples", set()) - {None}) == 1 else []  # in the caption
     if not any(key.startswith(TEST) for key in keys):
         return results_first(table, known), Table([], [])
