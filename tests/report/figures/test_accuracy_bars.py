@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sihg.report.figures.accuracy_bars import (
@@ -45,7 +46,7 @@ def test_entries_are_shown_under_the_strongest_attack_that_all_have(tmp_path: Pa
     texts = {text.get_text() for text in accuracy_bars(headline).axes[0].texts}
     assert texts == {"37.5", "75.0", "12.5", "87.5"}
     points = [line for line in robust_against_passes(headline).axes[0].lines if line.get_markersize() == 8]
-    assert [line.get_xydata().tolist() for line in points] == [[[12.0, 0.375]], [[12.0, 0.125]]]
+    assert [np.asarray(line.get_xydata()).tolist() for line in points] == [[[12.0, 0.375]], [[12.0, 0.125]]]
 
 
 def test_an_attack_that_only_one_entry_has_is_not_the_headline(tmp_path: Path) -> None:
