@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sihg import attacks as attacks
     from sihg.core.hybrid import HybridGradient as HybridGradient
     from sihg.core.processes import join_processes as join_processes
+    from sihg.formats import export as export
     from sihg.minimax import Problem as Problem
     from sihg.minimax import solve as solve
     from sihg.minimax import zoo as zoo
@@ -74,6 +75,7 @@ _METHODS = (
 _HOMES = {
     "AutoAttack": "sihg.robust.evaluation",
     "HybridGradient": "sihg.core.hybrid",
+    "export": "sihg.formats",
     "Problem": "sihg.minimax",
     "solve": "sihg.minimax",
     "zoo": "sihg.minimax",
@@ -94,6 +96,8 @@ _ROOMS = (
     "attacks",
     "errors",
     "experiments",
+    "formats",
+    "loggers",
     "minimax",
     "report",
     "robust",

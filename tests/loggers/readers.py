@@ -9,6 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+BLOCK = 2**15  # bytes, of a .wandb file
+
 
 @dataclass
 class Kept:
@@ -53,12 +55,10 @@ def _add_text(kept: Kept, tag: str, text: str) -> None:
 
 def read_wandb(_run: Path) -> Kept:
     record_class: Any = import_module("wandb.proto.wandb_internal_pb2").Record
-    store_class: Any = import_module("wandb.sdk.internal.datastore").DataStore
+    import_module("wandb").teardown()  # ends the process that writes the files
     kept, ids = Kept(), set()
     for file in sorted(Path("wandb").glob("offline-run-*/*.wandb")):
-        store = store_class()
-        store.open_for_scan(str(file))
-        while (data := store.scan_data()) is not None:
+        for data in _wandb_records(file.read_bytes()):
             record = record_class.FromString(data)
             kind = record.WhichOneof("record_type")
             if kind == "run":
@@ -84,6 +84,23 @@ def read_wandb(_run: Path) -> Kept:
     return kept
 
 
+def _wandb_records(content: bytes) -> Iterator[bytes]:
+    """Yield the records of a .wandb file: a header, then LevelDB's log format, in blocks of 32 KiB."""
+    assert content[:4] == b":W&B"
+    at, parts = 7, b""
+    while at + 7 <= len(content):
+        left = BLOCK - at % BLOCK
+        if left < 7:  # too little for a record's header
+            at += left
+            continue
+        length, kind = struct.unpack("<HB", content[at + 4 : at + 7])  # after the checksum
+        parts += content[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            yield parts
+            parts = b""
+
+
 def read_mlflow(_run: Path) -> Kept:
     mlflow: Any = import_module("mlflow")
     client = mlflow.MlflowClient()
@@ -102,11 +119,12 @@ def read_mlflow(_run: Path) -> Kept:
     return kept
 
 
-def read_trackio(_run: Path) -> Kept:
-    kept = Kept()
-    (file,) = (path for path in Path("trackio").glob("sihg*.db"))
-    with sqlite3.connect(file) as base:
-        for step, text in base.execute("SELECT step, metrics FROM metrics ORDER BY id"):
+def read_trackio(run: Path) -> Kept:
+    folder: Any = import_module("trackio.utils").TRACKIO_DIR  # fixed when the package is imported
+    kept, own = Kept(), f"{run.name}-%"
+    with sqlite3.connect(Path(folder, "sihg.db")) as base:
+        query = "SELECT step, metrics FROM metrics WHERE run_name LIKE ? ORDER BY id"
+        for step, text in base.execute(query, (own,)):
             for name, value in json.loads(text).items():
                 if isinstance(value, str):
                     kept.texts.append(value)
@@ -114,9 +132,10 @@ def read_trackio(_run: Path) -> Kept:
                     kept.results[name] = value
                 else:
                     kept.add(name, step, value)
-        for (text,) in base.execute("SELECT config FROM configs"):
+        for (text,) in base.execute("SELECT config FROM configs WHERE run_name LIKE ?", (own,)):
             kept.config |= {name: str(value) for name, value in json.loads(text).items()}
-        (kept.runs,) = next(iter(base.execute("SELECT COUNT(DISTINCT run_name) FROM metrics")))
+        count = base.execute("SELECT COUNT(DISTINCT run_name) FROM metrics WHERE run_name LIKE ?", (own,))
+        (kept.runs,) = count.fetchone()
     return kept
 
 

@@ -30,6 +30,7 @@ COMMANDS = {  # each is a module of this package
     "reproduce": "train and attack several methods with several seeds; a table and a page",
     "compare": "compare runs: settings that differ, evaluations, means over seeds and their differences",
     "report": "draw the figures and the page of folders made by `sihg solve --out` or `sihg train --out`",
+    "export": "write a trained model for others: a Hugging Face folder with a model card, ONNX, RobustBench",
     "pack": "write the records of runs into one zip file, which compare reads",
     "check": "check that no file of a folder of results was changed, and accept edits made on purpose",
     "data": "list, download and check data sets",

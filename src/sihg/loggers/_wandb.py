@@ -2,9 +2,12 @@
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import wandb
+from requests.utils import get_netrc_auth
 
 from sihg.loggers.base import PROJECT, LoggedRun, Logger
 
@@ -18,14 +21,15 @@ class WandbLogger(Logger):
 
     def begin(self, run: LoggedRun, known: Mapping[str, str] | None) -> dict[str, str]:
         """Open the run; output of the training stays on the terminal alone."""
-        known = known or {"id": wandb.util.generate_id(), "project": os.environ.get("WANDB_PROJECT", PROJECT)}
-        mode = os.environ.get("WANDB_MODE") or ("online" if wandb.api.api_key else "offline")
+        known = known or {"id": uuid4().hex[:12], "project": os.environ.get("WANDB_PROJECT", PROJECT)}
+        mode = os.environ.get("WANDB_MODE") or ("online" if _is_logged_in() else "offline")
         self._run = wandb.init(
             project=known["project"],
             id=known["id"],
             name=run.name,
             config=dict(run.config),
             mode=mode,
+            dir=os.environ.get("WANDB_DIR", str(Path.cwd())),  # else that of an earlier run of this process
             resume="allow",
             reinit="create_new",
             settings=wandb.Settings(console="off"),
@@ -51,3 +55,9 @@ class WandbLogger(Logger):
     def end(self, *, finished: bool) -> None:
         """Close the run; without success if it was interrupted."""
         self._run.finish(exit_code=0 if finished else 1)
+
+
+def _is_logged_in() -> bool:
+    """Return whether there is a key; without one, W&B would ask for it."""
+    server = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")
+    return bool(os.environ.get("WANDB_API_KEY")) or get_netrc_auth(server) is not None

@@ -34,7 +34,15 @@ from sihg.robust.models.normalise import Normalisation
 from sihg.robust.models.opening import check_source
 from sihg.robust.threat import Ball
 from sihg.robust.training.config import Settings
-from sihg.robust.training.weights import Weights, load, load_weights, read_foreign_weights, read_run_weights
+from sihg.robust.training.hub_folder import is_hub_folder
+from sihg.robust.training.weights import (
+    Weights,
+    load,
+    load_weights,
+    read_foreign_weights,
+    read_hub_weights,
+    read_run_weights,
+)
 from sihg.store.files import make_folder, status
 from sihg.store.run_folder import FolderHandle
 
@@ -308,7 +316,7 @@ def prepare(target: Target, *, data_dir: Path | None = None, processes: Processe
         check_model(source, whole)
         return source
 
-    trained_with = settings.method.name if weights.folder else None
+    trained_with = settings.method.name if weights.foreign is None else None
     task = make_task(
         *(model, whole, attacks, ball, radii, request.samples, request.seed, trained_with),
         targets=request.target,
@@ -377,6 +385,8 @@ def _read_weights(path: Path, request: EvaluationRequest) -> Weights:
     library = is_library_model(str(path))
     if not library and not path.exists():
         raise InputError("no-weights", path=path)
+    if not library and is_hub_folder(path):
+        return _read_hub(path, request, changes)
     if not library and (path / HF_CONFIG).is_file():
         raise InputError("hf-without-prefix", path=path)
     if path.is_dir() and not library:
@@ -390,6 +400,13 @@ def _read_weights(path: Path, request: EvaluationRequest) -> Weights:
         raise InputError("weights-without-settings", path=path, missing=missing)
     settings = Settings().with_values(changes)
     return read_foreign_weights(path, settings, key=request.weights_key, download=request.download)
+
+
+def _read_hub(path: Path, request: EvaluationRequest, changes: Mapping[str, str]) -> Weights:
+    if request.checkpoint:
+        raise InputError("checkpoint-of-file", checkpoint=request.checkpoint, path=path)
+    weights = read_hub_weights(path, trust=request.trust, given=changes.keys())
+    return replace(weights, settings=weights.settings.with_values(changes))
 
 
 def _read_run(path: Path, request: EvaluationRequest, changes: Mapping[str, str]) -> Weights:

@@ -14,6 +14,7 @@ from sihg.robust import models
 from sihg.robust.models.opening import ForeignModel, open_foreign
 from sihg.robust.models.training_tag import tag_model
 from sihg.robust.training.config import REMOVED, Settings, read_run_settings
+from sihg.robust.training.hub_folder import is_hub_folder, read_hub_folder
 from sihg.store.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
 from sihg.store.files import status
 from sihg.store.manifest import checkpoint_names
@@ -68,8 +69,8 @@ class Weights:
     def build(self, shape: tuple[int, ...] | None = None, classes: int | None = None) -> nn.Module:
         """Build a model for them, without loading them; the shape and classes of their run come first."""
         settings, shape, classes = self.settings, self.shape or shape, self.classes or classes
-        if ":" not in settings.model and settings.model not in models.MODELS and self.folder is not None:
-            raise InputError("load-needs-model", model=settings.model, path=self.folder.path)
+        if ":" not in settings.model and settings.model not in models.MODELS and self.foreign is None:
+            raise InputError("load-needs-model", model=settings.model, path=self.source_name)
         if shape is None or classes is None:
             raise InputError("weights-shape-missing", source=self.source)
         return models.build(settings.model, shape, classes, width=settings.width)
@@ -121,6 +122,19 @@ def _evaluated(checkpoint: Checkpoint) -> dict[str, Tensor]:
     return {name.removeprefix("module."): value for name, value in average.items() if name.startswith("module.")}
 
 
+def read_hub_weights(path: Path, *, trust: bool = False, given: Collection[str] = ()) -> Weights:
+    """Read the weights in a folder that `sihg export --to hf` wrote.
+
+    Args:
+        path: The folder.
+        trust: Whether code that it names may run.
+        given: Names of settings that the user gives instead of the folder's, such as "model".
+    """
+    config, settings, tensors = read_hub_folder(path, trust=trust, given=given)
+    shape, classes = tuple(config.shape), len(config.classes)
+    return Weights(tensors, path, settings, label=config.checkpoint, shape=shape, classes=classes, trust=trust)
+
+
 def read_foreign_weights(
     source: Path, settings: Settings, *, key: str | None = None, download: bool = False
 ) -> Weights:
@@ -143,7 +157,7 @@ def load(
     """Load the trained model of a run, in evaluation mode.
 
     Args:
-        run: The run folder, or the folder of one of its checkpoints.
+        run: The run folder, the folder of one of its checkpoints, or one that `sihg export --to hf` wrote.
         checkpoint: "last" or "best". A run that averages its weights gives the averaged ones.
         model: A model to load the weights into. A run of `fit` cannot build your model: pass one.
         trust: Whether code that the folder names, such as a model in a file, may run although no command of yours made
@@ -160,7 +174,11 @@ def load(
         ...     sihg.load(run, model=nn.Linear(4, 2))
         Linear(in_features=4, out_features=2, bias=True)
     """
-    weights = read_run_weights(Path(run), checkpoint, trust=trust, given=() if model is None else ("model",))
+    given = () if model is None else ("model",)
+    if is_hub_folder(Path(run)):
+        weights = read_hub_weights(Path(run), trust=trust, given=(*given, "data"))
+    else:
+        weights = read_run_weights(Path(run), checkpoint, trust=trust, given=given)
     model = model or weights.build()
     load_weights(model, weights.tensors, weights.source)
     tag_model(model, weights.settings.method.name)
