@@ -44,8 +44,8 @@ def test_a_new_folder_takes_config_and_environment(tmp_path: Path) -> None:
 def test_every_path_is_a_known_name() -> None:
     folder = RunFolder("x")
     paths = {p.name for p in vars(folder).values() if p != folder.path}
-    report = {"index.html", "report"}
-    assert paths | report | {OWNER, ACCEPTED} == set(RunFolder.NAMES)
+    report, loggers = {"index.html", "report"}, {"loggers.jsonl", "tensorboard"}
+    assert paths | report | loggers | {OWNER, ACCEPTED} == set(RunFolder.NAMES)
     assert set(RunFolder.NAMES[RunFolder.NAMES.index("config.toml") :]) == {"config.toml", OWNER, "environment.json"}
 
 
