@@ -14,7 +14,7 @@ from sihg.robust.attacks.attacked_rows import Rows
 from sihg.robust.attacks.base import Attack, check_counts
 from sihg.robust.attacks.search import Search
 from sihg.robust.gradients import logit_difference, margins, wrong_classes
-from sihg.robust.threat import uniform_noise
+from sihg.robust.threat import uniform_noise, vector_norms
 from sihg.robust.waits import upload
 
 ALPHA_MAX, ETA, BETA = 0.1, 1.05, 0.9  # the paper's: most pull towards x, overshoot, step back
@@ -127,8 +127,7 @@ class FAB(Attack):
     def _dual_lengths(self, w: Tensor) -> Tensor:
         """Return the dual norm of each row: the distance to the plane f + w d = 0 is |f| over it."""
         order = {"linf": 1.0, "l2": 2.0, "l1": math.inf}[self.norm]
-        lengths: Tensor = torch.linalg.vector_norm(w.flatten(1), ord=order, dim=1)
-        return lengths
+        return vector_norms(w.flatten(1), order)
 
     def _step(self, x: Tensor, point: Tensor, f: Tensor, w: Tensor) -> Tensor:
         """Iterate once, from the value f and the gradient w of z_t - z_y at `point`; by blocks, for the cache."""
@@ -162,8 +161,7 @@ class FAB(Attack):
         return self.ball.clip(rows.x + rows.draw(rows.x.shape[1:], make, seed, "FAB start", run))
 
     def _lengths(self, steps: Tensor) -> Tensor:
-        lengths: Tensor = torch.linalg.vector_norm(steps, ord=ORDERS[self.norm], dim=-1)
-        return lengths
+        return vector_norms(steps, ORDERS[self.norm])
 
 
 def _lead(target: Tensor, logits: Tensor, _y: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -117,6 +118,22 @@ class Search:
         exact = exact or not self.fast
         (logits,) = average(lambda: (self._classify(rows, point, exact=exact),), self.draws.eot)
         return logits if exact and self.draws.votes == 1 else self._confirm(rows, point, logits)
+
+    def compute_logits_of(self, rows: Rows, places: Tensor, point: Tensor) -> Tensor:
+        """Return the logits, which need not be exact, of the rows at these places alone; `point` has only theirs.
+
+        This is cheaper than `rows.take(places)`, and for models that are not random.
+        """
+        y, number, place = (values.index_select(0, places) for values in (rows.y, rows.number, rows.place))
+        target = None if rows.target is None else rows.target.index_select(0, places)
+        asked = replace(rows, x=point, y=y, number=number, place=place, target=target)  # its box stays unused
+        logits = self._classify(asked, point, exact=not self.fast)
+        claimed = true_places(asked.breaks(logits)) if self.fast else places[:0]
+        if not len(claimed):
+            return logits
+        chosen = rows.take(places.index_select(0, claimed))
+        confirmed = self._confirm(chosen, point.index_select(0, claimed), logits.index_select(0, claimed))
+        return logits.index_copy(0, claimed, confirmed)
 
     def _classify(self, rows: Rows, point: Tensor, *, exact: bool = True) -> Tensor:
         """Return the logits of one pass, which is one draw of a random model."""

@@ -268,7 +268,7 @@ class Run:
         if moved is None or len(moved) == len(self.rows):
             logits = search.compute_logits(self.rows, point, exact=False)
         elif len(moved):
-            new = search.compute_logits(self.rows.take(moved), point.index_select(0, moved), exact=False)
+            new = search.compute_logits_of(self.rows, moved, point.index_select(0, moved))
             logits = self.logits.index_copy(0, moved, new)
         else:
             return

@@ -12,6 +12,7 @@ Example:
 """
 
 from sihg.robust.threat._l1 import L1Set, scale_to_l1_ball, spend_in_order
+from sihg.robust.threat._rows import vector_norms
 from sihg.robust.threat.ball import Ball, Bounds, Feasible
 from sihg.robust.threat.ball_noise import extreme_noise, surface_noise, uniform_noise
 from sihg.robust.threat.sets import L2Set, LinfSet, scale_to_ball
@@ -29,4 +30,5 @@ __all__ = [
     "spend_in_order",
     "surface_noise",
     "uniform_noise",
+    "vector_norms",
 ]

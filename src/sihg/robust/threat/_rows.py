@@ -1,5 +1,6 @@
 """Arithmetic by row of a batch, which the sets of perturbations share."""
 
+import math
 from typing import Any
 
 import torch
@@ -16,7 +17,14 @@ def add_step(delta: Tensor, direction: Tensor, step: float | Tensor) -> Tensor:
     return delta.addcmul_(direction, step) if isinstance(step, Tensor) else delta.add_(direction, alpha=step)
 
 
+def vector_norms(vectors: Tensor, order: float) -> Tensor:
+    """Return the norms of vectors, which lie in the last dimension."""
+    if order == math.inf:
+        return vectors.abs().amax(-1)  # for this order, torch's norm takes many times longer on a CPU
+    norms: Tensor = torch.linalg.vector_norm(vectors, ord=order, dim=-1)
+    return norms
+
+
 def row_norms(rows: Tensor, order: float = 2) -> Tensor:
     """Return the norm of each row, in a shape that broadcasts with the rows."""
-    norms: Tensor = torch.linalg.vector_norm(rows.flatten(1), ord=order, dim=1)
-    return norms.view(-1, *(1,) * (rows.dim() - 1))
+    return vector_norms(rows.flatten(1), order).view(-1, *(1,) * (rows.dim() - 1))

@@ -11,6 +11,7 @@ from torch import Tensor
 from sihg.errors import InputError
 from sihg.parse import ORDERS, parse_norm, parse_number
 from sihg.robust.threat._l1 import L1Set
+from sihg.robust.threat._rows import vector_norms
 from sihg.robust.threat.sets import L2Set, LinfSet
 from sihg.robust.waits import refuse_if
 
@@ -119,8 +120,7 @@ class Ball:
 
     def lengths(self, delta: Tensor) -> Tensor:
         """Return the norm of each row."""
-        lengths: Tensor = torch.linalg.vector_norm(delta.flatten(1), ord=ORDERS[self.norm], dim=1)
-        return lengths
+        return vector_norms(delta.flatten(1), ORDERS[self.norm])
 
     def longest(self, features: int) -> float:
         """Return the norm of a vector of that many ones."""
