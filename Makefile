@@ -8,7 +8,7 @@ INSTALL := -m pip install --quiet --disable-pip-version-check
 GROUPS := 'pip>=25.1'  # the first that installs dependency groups; Debian's is older
 FAST := -m "not slow and not peer"
 
-.PHONY: env peers demo test coverage test-pages test-processes test-lowest test-newest wheel-test docs docs-serve lint format bench clean
+.PHONY: env peers demo test coverage test-pages test-processes test-lowest test-newest test-extras wheel-test docs docs-serve lint format bench clean
 .DELETE_ON_ERROR:
 
 env: $(ENV)
@@ -68,6 +68,14 @@ test-newest:
 	$(NEWEST) $(INSTALL) --upgrade --upgrade-strategy eager -e . --group test
 	$(NEWEST) -m pytest -n 2 --dist worksteal $(FAST)
 
+# Tests of the extras that `make env` leaves out (loggers, ONNX, Lightning: 500 MB), with the versions in extras.txt.
+EXTRAS := .venv-extras/bin/python
+test-extras:
+	test -x $(EXTRAS) || $(PYTHON) -m venv .venv-extras
+	$(EXTRAS) $(INSTALL) $(GROUPS)
+	$(EXTRAS) $(INSTALL) -c extras.txt -e '.[lightning,mlflow,onnx,tensorboard,trackio,wandb]' --group test
+	$(EXTRAS) -m pytest -rs tests/loggers tests/formats tests/integrations src/sihg/loggers src/sihg/formats src/sihg/integrations
+
 # The wheel in a new environment outside the repository: snippets, demo, report, examples, start times.
 wheel-test: env
 	$(BIN)/python -m tests.installed
@@ -100,4 +108,4 @@ bench: peers
 	$(BIN)/python -m benchmarks --out runs/bench
 
 clean:
-	rm -rf .venv .venv-lowest .venv-newest .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf .venv .venv-extras .venv-lowest .venv-newest .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist

@@ -10,8 +10,11 @@ import torch
 
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="sihg-state-")  # tests do not touch the user's key
 
-LOGGERS = ("mlflow", "trackio", "wandb")  # extras; without one, its logger's doctests cannot be imported
-collect_ignore = [f"src/sihg/loggers/_{name}.py" for name in LOGGERS if find_spec(name) is None]
+EXTRAS = {  # without one, the doctests of the module that needs it cannot be imported
+    "lightning": "integrations/lightning.py",
+    **{name: f"loggers/_{name}.py" for name in ("mlflow", "trackio", "wandb")},
+}
+collect_ignore = [f"src/sihg/{path}" for name, path in EXTRAS.items() if find_spec(name) is None]
 
 torch.set_num_threads(1)  # two test processes run at the same time
 

@@ -14,7 +14,8 @@ from docs_site.pages import write
 ROOMS = [
     *("sihg.minimax", "sihg.minimax.zoo", "sihg.minimax.measure", "sihg.minimax.step_sizes", "sihg.core"),
     *(f"sihg.robust.{part}" for part in ("data", "models", "threat", "attacks", "memory", "methods", "training")),
-    *("sihg.robust.evaluation", "sihg.attacks", "sihg.experiments", "sihg.report", "sihg.store", "sihg.errors"),
+    *("sihg.robust.evaluation", "sihg.attacks", "sihg.experiments", "sihg.report", "sihg.formats", "sihg.store"),
+    "sihg.errors",
     "sihg",
 ]
 

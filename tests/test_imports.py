@@ -25,6 +25,7 @@ ALLOWED: dict[str, set[str]] = {
     "experiments": {"core", "store", "robust", "report"},
     "report": {"store"},
     "attacks": {"robust"},
+    "integrations": {"core", "robust"},
     "formats": {"core", "store", "robust", "sihg"},
     "cli": {"core", "store", "formats", "loggers", "minimax", "robust", "experiments", "report", "sihg"},
     "sihg": {"attacks", "core", "formats", "minimax", "robust"},  # the package's own lazily loaded names

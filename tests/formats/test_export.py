@@ -240,7 +240,7 @@ def test_torch_export_computes_the_same(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["small-cnn", "norm-cnn", "threshold-cnn", "threshold-pair", "normalised"])
 def test_onnx_computes_the_same(name: str, tmp_path: Path) -> None:
     for package in graph_files.PACKAGES:
-        pytest.importorskip(package, reason="the extra sihg[onnx] is not installed (make loggers)")
+        pytest.importorskip(package, reason="the extra sihg[onnx] is not installed (make test-extras)")
     model, x = graph_models()[name]
     assert graph_files.write_onnx(model, x, tmp_path / "model.onnx") <= 1e-5
 

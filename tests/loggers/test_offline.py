@@ -66,7 +66,7 @@ def assert_equals_metrics(kept: Kept, run: Path, rel: float) -> None:
 
 @pytest.mark.parametrize("name", list(LOGGERS))
 def test_metrics_equal_metrics_csv_after_an_interruption(name: str) -> None:
-    pytest.importorskip(LOGGERS[name].package, reason=f"the extra sihg[{name}] is not installed (make loggers)")
+    pytest.importorskip(LOGGERS[name].package, reason=f"the extra sihg[{name}] is not installed (make test-extras)")
     run = Path("runs/logged")
     assert main([*TRAIN, "--log", f"{name},{__name__}:stop", "--out", str(run)]) == 130
     assert main(["resume", str(run)]) == 0  # the logger need not be named again
@@ -93,7 +93,7 @@ def test_metrics_equal_metrics_csv_after_an_interruption(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(LOGGERS))
 def test_records_are_sent_afterwards(name: str) -> None:
-    pytest.importorskip(LOGGERS[name].package, reason=f"the extra sihg[{name}] is not installed (make loggers)")
+    pytest.importorskip(LOGGERS[name].package, reason=f"the extra sihg[{name}] is not installed (make test-extras)")
     run = Path("runs/later")
     assert main([*TRAIN, "--out", str(run)]) == 0
     assert main(["evaluate", str(run), "--attacks", "natural", "--samples", "50"]) == 0
@@ -108,7 +108,7 @@ def test_records_are_sent_afterwards(name: str) -> None:
 def test_several_loggers_at_once() -> None:
     names = [name for name, entry in LOGGERS.items() if _is_installed(entry.package)]
     if len(names) < 2:
-        pytest.skip("fewer than two loggers are installed (make loggers)")
+        pytest.skip("fewer than two loggers are installed (make test-extras)")
     run = Path("runs/all")
     assert main([*TRAIN, "--log", ",".join(names), "--out", str(run)]) == 0
     for name in names:

@@ -1,0 +1,1 @@
+"""Training loops of other libraries that run our methods. Each is one module, which imports its library."""
