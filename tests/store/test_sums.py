@@ -63,7 +63,18 @@ def test_edits_can_be_accepted(folder: Path) -> None:
     (folder / "index.html").unlink()
     accepted = {check.path.name: check.result for check in check_folder(folder, accept=True)}
     assert (accepted["table.csv"], accepted["index.html"]) == ("accepted", "wrong")
-    assert wrong(folder) == {}  # the sums are now of what is there
+    assert list(wrong(folder)) == ["index.html"]  # what is lost stays missed
+
+
+def test_edits_in_one_folder_leave_the_sums_of_another(folder: Path) -> None:
+    inner = folder / "inner"
+    inner.mkdir()
+    (inner / "page.html").write_bytes(b"page")
+    write_sums(inner)
+    (folder / "table.csv").write_bytes(b"mine")
+    before = (inner / "sums.json").read_bytes()
+    check_folder(folder, accept=True)
+    assert (inner / "sums.json").read_bytes() == before
 
 
 def test_there_are_no_sums_while_files_are_written(folder: Path) -> None:

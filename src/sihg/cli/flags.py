@@ -2,6 +2,9 @@
 
 import re
 
+from sihg.errors import SihgError
+
+_NAMED_IN = ("no-input-gradient", "pixels-not-scaled")  # errors that name arguments; others may name a file "eot=3"
 _IN_FLAGS = (  # arguments that both have
     (r"\beot=(\d+)", r"--eot \1"),
     (r"\bvotes=(\d+)", r"--votes \1"),
@@ -21,3 +24,12 @@ def in_flags(text: str) -> str:
     for pattern, flag in _IN_FLAGS:
         text = re.sub(pattern, flag, text)
     return text
+
+
+def error_in_flags(error: SihgError) -> str:
+    """Return the message of an error; if its advice names arguments, with flags in their place.
+
+    >>> error_in_flags(SihgError("folder eot=3 does not exist"))
+    'folder eot=3 does not exist'
+    """
+    return in_flags(str(error)) if error.code in _NAMED_IN else str(error)

@@ -16,7 +16,7 @@ try:
 
     from sihg import __version__
     from sihg.cli.common import CommandParser
-    from sihg.cli.flags import in_flags
+    from sihg.cli.flags import error_in_flags
     from sihg.cli.terminal import drop_undelivered, prepare_streams, say, show
     from sihg.errors import SihgError, UnknownNameError
     from sihg.launch import end_with_launcher, first_on_machine, rank
@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SihgError as error:
         by = first_on_machine() if error.printed_by is None else error.printed_by
         where = f"process {by}: " if by else ""
-        message = f"{where}{in_flags(str(error))}"
+        message = f"{where}{error_in_flags(error)}"
         return _fail(f"{message} [{error.code}]" if error.code else message, by=by)
     except KeyboardInterrupt:
         say("sihg: interrupted")

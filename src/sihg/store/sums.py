@@ -43,8 +43,13 @@ def forget_sums(folder: Path) -> None:
 
 def write_sums(folder: Path) -> None:
     """Write sums.json for the files in a folder that carry no sum."""
-    found = {path.relative_to(folder).as_posix(): sha256_of_file(path) for path in _without_sum(folder)}
-    write_record(folder / NAME, FileSums(sums_with_seconds=found))
+    write_record(folder / NAME, FileSums(sums_with_seconds=_sums_of(folder)))
+
+
+def accept_edits(folder: Path) -> None:
+    """Write sums.json anew for the files that are there. A file that is gone keeps its sum, so it stays missed."""
+    earlier = read_record(folder / NAME, FileSums).sums_with_seconds
+    write_record(folder / NAME, FileSums(sums_with_seconds=earlier | _sums_of(folder)))
 
 
 def find_changed(folder: Path) -> Iterator[tuple[Path, str]]:
@@ -72,6 +77,10 @@ def _fault(path: Path, record: Path, expected: str) -> str:
         return "" if sha256_of_file(path) == expected else str(InputError("seal-wrong", path=path))
     except (InputError, OSError) as error:
         return f"cannot read {path} ({error})"
+
+
+def _sums_of(folder: Path) -> dict[str, str]:
+    return {path.relative_to(folder).as_posix(): sha256_of_file(path) for path in _without_sum(folder)}
 
 
 def _without_sum(folder: Path) -> Iterator[Path]:

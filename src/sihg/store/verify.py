@@ -21,7 +21,7 @@ from sihg.store.manifest import NUMBERED, find_checkpoint, newest_manifest, read
 from sihg.store.run_folder import locked
 from sihg.store.schema import Record, read_json, read_record, read_toml, write_json, write_record
 from sihg.store.seal import MARK, NO_SUM, SEAL_KEY, check_seal, require_seal, seal
-from sihg.store.sums import FOR_PEOPLE, find_changed, write_sums
+from sihg.store.sums import FOR_PEOPLE, accept_edits, find_changed
 from sihg.store.sums import NAME as SUMS
 from sihg.store.tables import SUM, Mark, read_json_lines, read_table, reseal_log, reseal_table
 from sihg.store.trust import OWNER
@@ -114,9 +114,15 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def _check_unsealed(folder: Path) -> list[FileCheck]:
     """Check the files whose sums are in a sums.json."""
-    homes = [Path(home) for home, _, names in os.walk(folder) if SUMS in names]
-    faults = [pair for home in homes for pair in find_changed(home)]
-    return [FileCheck(path, "wrong" if fault else "good", fault) for path, fault in faults]
+    return [check for home in _homes_of_sums(folder) for check in _check_sums(home)]
+
+
+def _homes_of_sums(folder: Path) -> list[Path]:
+    return [Path(home) for home, _, names in os.walk(folder) if SUMS in names]
+
+
+def _check_sums(home: Path) -> list[FileCheck]:
+    return [FileCheck(path, "wrong" if fault else "good", fault) for path, fault in find_changed(home)]
 
 
 def _missing(home: Path) -> Iterator[Path]:
@@ -240,28 +246,31 @@ def _accept(check: FileCheck) -> FileCheck:
             return check
     except (InputError, OSError, ValueError) as error:
         return FileCheck(path, "wrong", f"{check.message}; it cannot be accepted either: {error}")
-    return FileCheck(path, "accepted", f"{path} counts as it is now")
+    left = check_file(path)  # a record whose arrays are gone stays wrong
+    return left if left.result == "wrong" else FileCheck(path, "accepted", f"{path} counts as it is now")
 
 
 def _accept_unsealed(folder: Path) -> list[FileCheck]:
     """Give the files whose sums are in a sums.json new sums; those that are gone stay wrong."""
-    checks = _check_unsealed(folder)
-    for home in {Path(home) for home, _, names in os.walk(folder) if SUMS in names}:
-        if any(check.result == "wrong" for check in checks):
-            write_sums(home)
-    return [
-        FileCheck(check.path, "accepted", f"{check.path} counts as it is now")
-        if check.result == "wrong" and status(check.path) is not None
-        else check
-        for check in checks
-    ]
+    results = []
+    for home in _homes_of_sums(folder):
+        checks = _check_sums(home)
+        edited = [check.path for check in checks if check.result == "wrong" and status(check.path) is not None]
+        if edited:
+            accept_edits(home)
+        results += [
+            FileCheck(check.path, "accepted", f"{check.path} counts as it is now") if check.path in edited else check
+            for check in checks
+        ]
+    return results
 
 
 def _accept_json(path: Path) -> None:
     content = json.loads(read_regular(path))
     content.pop(SEAL_KEY, None)
-    names = [name for name in content.get("files", {}) if status(path.parent / Path(name).name) is not None]
-    sums = {name: sha256_of_file(path.parent / Path(name).name) for name in names}
+    sums = content.get("files", {})  # a file that is gone keeps its sum, so it stays missed
+    there = [name for name in sums if status(path.parent / Path(name).name) is not None]
+    sums |= {name: sha256_of_file(path.parent / Path(name).name) for name in there}
     edited = {"edited": True} if "attacks" in content or "curves" in content else {}  # reports say so
     write_json(path, content | edited | ({"files": sums} if sums else {}))
 
