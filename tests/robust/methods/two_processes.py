@@ -21,6 +21,7 @@ from sihg.robust.methods.base import Method
 from sihg.robust.methods.memory_method import MemoryMethod
 from tests.refused import refused
 
+HAS_FSDP2 = hasattr(torch.cpu.Stream, "record_event")  # FSDP2 of torch 2.6 needs it, and works on GPUs only
 WORLD, N, SHAPE, CLASSES, EPS, EPOCHS, BATCH = 2, 30, (1, 4, 4), 3, 0.2, 3, 8
 METHODS: dict[str, Callable[[], Method]] = {
     "msi-hg": lambda: MSIHG(eps=EPS, tau=0.1, steps=2, noise=0),
@@ -148,7 +149,7 @@ def work(rank: int, folder: str) -> None:
     found["ddp, norm, msi-hg"] = with_ddp("msi-hg", rank, norm=True)
     found["ddp, norm, trades"] = with_ddp("trades", rank, norm=True)
     found["ddp, unsized, msi-hg"] = with_ddp("msi-hg", rank, sized=False)
-    for name in ("msi-hg", "trades", "pgd"):
+    for name in ("msi-hg", "trades", "pgd") if HAS_FSDP2 else ():
         for parts in (False, True):
             found[f"fsdp, {parts}, {name}"] = with_fsdp(name, rank, parts=parts)
     torch.save(found, Path(folder) / f"{rank}.pt")
