@@ -29,10 +29,17 @@ class Entry:
     thing: Any
 
     @property
+    def anchor(self) -> str:
+        """Return where it is defined; a name of a room may also be that of a module, such as sihg.core.hybrid."""
+        if _has_docstring(self.thing):
+            return f"{self.thing.__module__}.{self.thing.__qualname__}"
+        return f"{self.room}.{self.name}"
+
+    @property
     def link(self) -> str:
         """Return a link from one page of the reference to the description."""
         page = self.thing.__name__ if isinstance(self.thing, ModuleType) else self.room
-        anchor = "" if isinstance(self.thing, ModuleType) else f"#{self.room}.{self.name}"
+        anchor = "" if isinstance(self.thing, ModuleType) else f"#{self.anchor}"
         return f"[`{self.name}`]({page}.md{anchor})"
 
     @property
@@ -45,9 +52,9 @@ class Entry:
     def describe(self) -> str:
         """Return what the page has: a directive for mkdocstrings, or the value."""
         if _has_docstring(self.thing):
-            return f"::: {self.room}.{self.name}\n"
+            return f"::: {self.anchor}\n"
         shown = pformat(self.thing, width=100, sort_dicts=False)
-        return f'### <a id="{self.room}.{self.name}"></a>`{self.name}`\n\n```python\n{self.name} = {shown}\n```\n'
+        return f'### <a id="{self.anchor}"></a>`{self.name}`\n\n```python\n{self.name} = {shown}\n```\n'
 
 
 def _has_docstring(thing: Any) -> bool:

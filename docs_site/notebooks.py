@@ -23,6 +23,7 @@ def read(notebook: Path, *, execute: bool) -> dict[str, Any]:
     content = nbformat.read(notebook, as_version=4)
     with tempfile.TemporaryDirectory() as folder:
         client = nbclient.NotebookClient(content, timeout=SECONDS_PER_CELL, resources={"metadata": {"path": folder}})
+        client.extra_arguments = ["--IPKernelApp.log_level=ERROR"]  # no advice on transports
         client.execute()
     return dict(json.loads(nbformat.writes(content)))
 
@@ -38,26 +39,28 @@ def as_markdown(notebook: dict[str, Any], path: PurePosixPath) -> str:
             parts.append(text)
             continue
         parts.append(f"```python\n{text}\n```")
-        for output in cell["outputs"]:
-            if output.get("name") == "stderr":  # progress
-                continue
-            data = output.get("data", {})
-            if "image/png" in data:
-                pictures += 1
-                name = f"{target.stem}-{pictures}.png"
-                (target.parent / name).write_bytes(base64.b64decode(data["image/png"]))
-                parts.append(f"![{_caption(text)}]({name})")
-            elif printed := "".join(output.get("text", data.get("text/plain", ""))).rstrip():
-                parts.append(f'```{{ .text .output title="Output" }}\n{printed}\n```')
+        outputs = [output for output in cell["outputs"] if output.get("name") != "stderr"]  # that is progress
+        shown = [output for output in outputs if "image/png" not in output.get("data", {})]
+        if printed := "".join(map(_text, shown)).rstrip():
+            parts.append(f'```{{ .text .output title="Output" }}\n{printed}\n```')
+        for output in (output for output in outputs if output not in shown):
+            pictures += 1
+            name = f"{target.stem}-{pictures}.png"
+            (target.parent / name).write_bytes(base64.b64decode(output["data"]["image/png"]))
+            parts.append(f"![{_caption(text)}]({name})")
     (target.parent / path.name).write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     title, _, rest = parts[0].partition("\n")
     note = f"This page is a notebook that was run when the site was built: [download it]({path.name}){{ download }}."
     return "\n\n".join([title, note, rest.strip(), *parts[1:]]) + "\n"
 
 
+def _text(output: dict[str, Any]) -> str:
+    return "".join(output.get("text", output.get("data", {}).get("text/plain", "")))
+
+
 def _caption(code: str) -> str:
-    """Return the comment that begins the last line of a cell, which says what is shown."""
-    comment = code.rstrip().rpartition("\n")[2].partition("#")[2].strip()
+    """Return the comment in the first line of a cell with a figure, which says what is shown."""
+    comment = code.partition("\n")[0].partition("#")[2].strip()
     return comment or "what the cell above draws"
 
 

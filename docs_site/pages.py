@@ -1,7 +1,7 @@
 """Copy pages to where the site is built from, with links that lead to pages of the site.
 
 A link from `docs/` to another file of the repository leads to a page that shows the file: `project/` has Markdown,
-`source/` has code and archives. Notebooks become pages. Drawings of `docs/pictures` become part of the page: its colours.
+`source/` has code and archives. Notebooks become pages. Drawings of `docs/pictures` become part of the page.
 """
 
 import os

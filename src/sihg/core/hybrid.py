@@ -31,7 +31,7 @@ def hybrid(g: Tensor, q: Tensor, theta: float) -> Tensor:
 class HybridGradient(torch.optim.Optimizer):
     r"""Let any torch optimiser step along the hybrid gradient instead of the gradient.
 
-    $$w_{k+1} = \mathtt{optimizer}[(1 + \theta) g_k - \theta g_{k-1}], \qquad g_{-1} = g_0$$
+    $$w_{k+1} = \operatorname{optimizer}[(1 + \theta) g_k - \theta g_{k-1}], \qquad g_{-1} = g_0$$
 
     It is an optimiser too: its groups, state and hooks are those of `optimizer`, kept as `inner`. Hooks receive
     `inner` and see the hybrid gradient. Weight decay is not extrapolated.

@@ -20,7 +20,7 @@ class MSIHG(MemoryMethod, MSIHGSettings):
     r"""Keep a perturbation for each sample; search near it, train there, step along the hybrid gradient.
 
     $$\delta_i^+ = \operatorname{argmax}_{\delta \in B_i,\ \|\delta - \delta_i\| \le \tau} \phi_i(w, \delta), \qquad
-    w^+ = \mathtt{optimizer}[(1 + \theta) \nabla_w \phi_i - \theta\, q]$$
+    w^+ = \operatorname{optimizer}[(1 + \theta) \nabla_w \phi_i - \theta\, q]$$
 
     The search takes T signed ascent steps from the stored delta_i plus noise. `implicit="proximal"` takes the literal
     implicit step of size tau instead, Pi_B[delta_i + tau grad phi(delta+)]: T steps of proximal ascent on
