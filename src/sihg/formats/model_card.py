@@ -43,7 +43,7 @@ def model_card(source: SourceRun, out: Path) -> str:
         keep_trailing_newline=True,
         autoescape=False,  # Markdown
     )
-    pages.filters["cell"] = _cell
+    pages.filters["cell"], pages.filters["count"] = _cell, _count
     settings, records = source.settings, list(source.records.values())
     attacks = [record for record in records if isinstance(record, EvaluationRecord)]
     curves = [record for record in records if isinstance(record, CurveRecord)]
@@ -76,7 +76,7 @@ def model_card(source: SourceRun, out: Path) -> str:
 
 
 def front_matter(source: SourceRun, attacks: Sequence[EvaluationRecord]) -> str:
-    """Return the metadata of the card as YAML, which JSON is a part of."""
+    """Return the metadata of the card as YAML."""
     data = str(source.settings["data"])
     content: dict[str, object] = {
         "library_name": "sihg",
@@ -87,7 +87,31 @@ def front_matter(source: SourceRun, attacks: Sequence[EvaluationRecord]) -> str:
         content["datasets"] = [HUB_DATA[data]]
     if results := [_result(data, record) for record in attacks]:
         content["model-index"] = [{"name": source.name, "results": results}]
-    return "\n".join(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in content.items())
+    return "\n".join(_yaml(content))
+
+
+def _yaml(value: object) -> list[str]:
+    """Return the lines of dicts, lists and plain values as YAML; JSON's texts and numbers are YAML, too.
+
+    >>> _yaml({"tags": ["a", "b"], "results": [{"value": 0.5}]})
+    ['tags:', '- "a"', '- "b"', 'results:', '- value: 0.5']
+    """
+    if isinstance(value, dict):
+        lines = []
+        for key, item in value.items():
+            inner = _yaml(item)
+            if isinstance(item, dict | list):
+                lines += [f"{key}:", *(inner if isinstance(item, list) else _indented(inner, "  "))]
+            else:
+                lines.append(f"{key}: {inner[0]}")
+        return lines
+    if isinstance(value, list):
+        return [line for item in value for line in _indented(_yaml(item), "- ")]
+    return [json.dumps(value, ensure_ascii=False)]
+
+
+def _indented(lines: Sequence[str], first: str) -> list[str]:
+    return [f"{first if number == 0 else '  '}{line}" for number, line in enumerate(lines)]
 
 
 def _result(data: str, record: EvaluationRecord) -> dict[str, object]:
@@ -129,6 +153,10 @@ def _open_warnings(records: Sequence[EvaluationRecord | CurveRecord]) -> list[st
 def _classes(classes: Sequence[str]) -> str:
     more = len(classes) - MAX_CLASSES
     return ", ".join(classes[:MAX_CLASSES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _count(record: EvaluationRecord | CurveRecord) -> str:
+    return f"all {record.of:,}" if record.samples == record.of else f"{record.samples:,} of {record.of:,}"
 
 
 def _cell(text: object) -> str:
