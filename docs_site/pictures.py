@@ -103,30 +103,36 @@ def house() -> Drawing:
     """Draw the rooms of the package and who imports whom."""
     edges = imports()
     about = "Rooms from the command line at the top to the foundation at the bottom. Arrows point to what is imported."
-    drawing = Drawing("house", "The rooms of sihg and who imports whom", about, 860, 560)
+    drawing = Drawing("house", "The rooms of sihg and who imports whom", about, 860, 608)
     drawing.box(20, 16, 820, 48, "cli", "one file per command; parses, calls, prints; may import every room")
     place = {
-        "minimax": (20, 210, 170, 170),
-        "attacks": (210, 100, 170, 60),
-        "robust": (210, 210, 420, 170),
-        "experiments": (470, 100, 160, 60),
-        "report": (670, 210, 170, 170),
-        "core": (20, 430, 360, 52),
-        "store": (470, 430, 370, 52),
+        "attacks": (210, 90, 96, 56),
+        "integrations": (314, 90, 116, 56),
+        "formats": (438, 90, 90, 56),
+        "experiments": (536, 90, 110, 56),
+        "minimax": (20, 200, 170, 170),
+        "robust": (210, 200, 420, 170),
+        "report": (670, 200, 170, 170),
+        "loggers": (470, 398, 150, 48),
+        "core": (20, 474, 360, 52),
+        "store": (400, 474, 440, 52),
     }
     says = {
+        "attacks": ("attacks", "model first"),
+        "integrations": ("integrations", "others' loops"),
+        "formats": ("formats", "exports"),
+        "experiments": ("experiments", "grids"),
         "minimax": ("minimax", "problem, solver, history", "zoo, compare, profile"),
-        "attacks": ("attacks", "torchattacks' calls"),
-        "experiments": ("experiments", "methods times seeds"),
         "report": ("report", "records → figures,", "tables, page", "never imports torch"),
+        "loggers": ("loggers", "others' dashboards"),
         "core": ("core", "prox, hybrid gradient, implicit step, draws, processes"),
         "store": ("store", "run folders, records, checkpoints: whole or absent"),
     }
     for room, lines in says.items():
         drawing.box(*place[room], *lines)
     drawing.box(*place["robust"], colour="accent")
-    drawing.text(420, 234, "robust", bold=True)
-    drawing.text(420, 252, "each part imports only from those before it", small=True)
+    drawing.text(420, 224, "robust", bold=True)
+    drawing.text(420, 242, "each part imports only from those before it", small=True)
     rows = [
         ("threat", "gradients", "data", "models"),
         ("certify", "memory", "attacks", "methods"),
@@ -134,18 +140,24 @@ def house() -> Drawing:
     ]
     for row, names in enumerate(rows):
         for column, name in enumerate(names):
-            drawing.box(224 + 100 * column + (100 if row == 2 else 0), 262 + 38 * row, 92, 30, name)
+            drawing.box(224 + 100 * column + (100 if row == 2 else 0), 252 + 38 * row, 92, 30, name)
     arrows = {
-        ("minimax", "core"): ((105, 380), (105, 430)),
-        ("minimax", "store"): ((150, 380), (150, 405), (500, 405), (500, 430)),
-        ("attacks", "robust"): ((295, 160), (295, 210)),
-        ("robust", "core"): ((300, 380), (300, 430)),
-        ("robust", "store"): ((580, 380), (580, 430)),
-        ("experiments", "robust"): ((520, 160), (520, 210)),
-        ("experiments", "report"): ((630, 130), (755, 130), (755, 210)),
-        ("experiments", "store"): ((612, 160), (612, 185), (650, 185), (650, 430)),
-        ("experiments", "core"): ((488, 160), (488, 185), (200, 185), (200, 430)),
-        ("report", "store"): ((755, 380), (755, 430)),
+        ("attacks", "robust"): ((258, 146), (258, 200)),
+        ("integrations", "robust"): ((390, 146), (390, 200)),
+        ("integrations", "core"): ((350, 146), (350, 166), (204, 166), (204, 474)),
+        ("formats", "robust"): ((470, 146), (470, 200)),
+        ("formats", "store"): ((505, 146), (505, 166), (640, 166), (640, 474)),
+        ("experiments", "robust"): ((585, 146), (585, 200)),
+        ("experiments", "report"): ((646, 118), (755, 118), (755, 200)),
+        ("experiments", "store"): ((625, 146), (625, 156), (654, 156), (654, 474)),
+        ("experiments", "core"): ((550, 146), (550, 182), (194, 182), (194, 474)),
+        ("minimax", "core"): ((105, 370), (105, 474)),
+        ("minimax", "store"): ((150, 370), (150, 390), (416, 390), (416, 474)),
+        ("robust", "core"): ((300, 370), (300, 474)),
+        ("robust", "store"): ((444, 370), (444, 474)),
+        ("robust", "loggers"): ((545, 370), (545, 398)),
+        ("loggers", "store"): ((545, 446), (545, 474)),
+        ("report", "store"): ((755, 370), (755, 474)),
     }
     drawn = {(room, other) for room in place for other in edges[room] if other in place}
     if drawn != arrows.keys():
