@@ -167,7 +167,7 @@ def house() -> Drawing:
     for points in arrows.values():
         drawing.arrow(*points)
     drawing.box(
-        20, 504, 820, 44, "errors, parse, interrupt, user_code, launch", "the foundation: every room may import it"
+        20, 548, 820, 44, "errors, parse, interrupt, user_code, launch", "the foundation: every room may import it"
     )
     return drawing
 
