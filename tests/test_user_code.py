@@ -46,6 +46,13 @@ def test_a_name_that_cannot_be_loaded_is_refused(name: str) -> None:
         load_callable("model", name)
 
 
+def test_the_names_of_the_file_are_told(tmp_path: Path) -> None:
+    (tmp_path / "nets.py").write_text("import math\ndef make(): pass\nclass Net: pass\n")
+    with refused("user-code-import") as caught:
+        load_callable("model", f"{tmp_path / 'nets.py'}:mke")
+    assert "there is no 'mke', only make, Net" in str(caught.value)
+
+
 def test_an_error_inside_the_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("1 / 0\n")
     modules = set(sys.modules)

@@ -57,14 +57,22 @@ def load_callable(kind: str, name: str) -> Callable[..., object]:
     is_file = module.endswith(".py") or path.is_file()
     sys.path.insert(0, str(path.parent))  # what the file imports may lie in its folder
     try:
-        found = getattr(_import_file(path) if is_file else import_module(module), attribute)
+        found = _get_named(_import_file(path) if is_file else import_module(module), attribute)
     except Exception as error:
         raise InputError("user-code-import", name=name, kind=kind, error=error, names=" or ".join(FORMS)) from error
     finally:
         sys.path.pop(0)
     if not callable(found):
         raise InputError("user-code-not-callable", name=name, kind=kind, type=type(found).__name__)
-    return found  # type: ignore[no-any-return]
+    return found
+
+
+def _get_named(module: ModuleType, attribute: str) -> object:
+    """Return what a module calls so; else raise AttributeError with the names of its functions and classes."""
+    if not hasattr(module, attribute):
+        own = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
+        raise AttributeError(f"there is no {attribute!r}, only {', '.join(own) or 'nothing of its own'}")
+    return getattr(module, attribute)
 
 
 def call_user_code(kind: str, name: str, function: Callable[..., Result], *args: object, **named: object) -> Result:

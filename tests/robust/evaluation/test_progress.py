@@ -105,6 +105,19 @@ def test_a_cascade_tells_of_the_samples_that_are_left_for_each_stage() -> None:
     assert tuple(told[-1].accuracy for name, told in stages.items() if "pgd" in name) == found.accuracy("pgd-3")
 
 
+def test_samples_with_a_point_stay_in_a_search_for_the_nearest() -> None:
+    events: list[EvaluationProgress] = []
+    found = sihg.minimum_eps(healthy(), small_digits(), max_eps=0.5, attacks="fab-t-5", progress=events.append)
+    told = stages_of(events)["fab-t-5"]
+    part = next(event.done for event in told if event.done)  # its samples have a misclassified point by the end
+    last = [event for event in told if not event.done][-1]
+    assert last.left == SAMPLES - int((found.distances[:part] == 0).sum())
+    assert found.accuracy(0.5) == 0
+    half = told[len(told) // 2]
+    assert half.work_left is not None
+    assert 0.5 < half.work_left / (told[-1].work - half.work) < 2
+
+
 def test_checks_tell_of_their_passes() -> None:
     events: list[EvaluationProgress] = []
     sihg.evaluate(healthy(), small_digits(), eps=EPS, attacks="natural,pgd-3", progress=events.append)

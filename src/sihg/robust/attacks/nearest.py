@@ -32,6 +32,10 @@ class NearestSearch(Search):
         super().__init__(*args, **settings)
         self.distance = torch.full_like(self.margin, math.inf)
 
+    def _ended(self) -> Tensor:
+        """Return which rows are misclassified at x itself: the others stay when they have a point."""
+        return self.distance == 0
+
     def unbroken(self) -> Rows:
         """Return the rows that are not misclassified at x itself."""
         self._looks = 0

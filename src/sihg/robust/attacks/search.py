@@ -87,8 +87,12 @@ class Search:
         self.passes, self.forwards = self.passes + passes, self.forwards + forwards
         if self.on_pass is not None:
             if self._on_cpu:
-                self._known_broken = int(self.broken.sum())
+                self._known_broken = int(self._ended().sum())
             self.on_pass(passes, forwards, self._known_broken)
+
+    def _ended(self) -> Tensor:
+        """Return which rows need no further attack, for displays of the progress."""
+        return self.broken
 
     def unbroken(self) -> Rows:
         """Return the rows without a misclassified point so far."""
@@ -101,7 +105,7 @@ class Search:
         if self._on_cpu:
             return true_places(~broken) if bool(broken.any()) else None
         lost = late(int, broken.sum())
-        known = late(int, self.broken.sum()) if self.on_pass is not None else 0
+        known = late(int, self._ended().sum()) if self.on_pass is not None else 0
         read_collected()  # one wait: the numbers, and what was to be checked
         self._known_broken = look_at(known)
         count = len(broken) - look_at(lost)
