@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from sihg.report.page.html import evaluation_notes
-from sihg.report.read.evaluations import Evaluation
+from sihg.report.read.evaluations import ALL, Evaluation
 from sihg.report.read.published import describe_departures, find_published
 from sihg.report.read.results import find_results
 from sihg.report.read.runs import Entry, TrainingRun, setting_text
@@ -66,14 +66,18 @@ def results_caption(entries: Sequence[Entry]) -> str:
     return f"{''.join(parts)}. Passes: gradient passes per training sample. Seconds: of training."
 
 
-def result_notes(entries: Sequence[Entry]) -> list[str]:
-    """Say which trials are left out, which numbers are bounds, and how the paper's were made."""
+def result_notes(entries: Sequence[Entry], *, has_all: bool) -> list[str]:
+    """Say which trials are left out, which numbers are bounds, and how the paper's were made.
+
+    `has_all` says whether the table has a column for all attacks together.
+    """
     notes = []
     if unfinished := sum(len(entry.trials) - len(entry.counted) for entry in entries):
         notes.append(f"{count(unfinished, 'unfinished trial is', 'unfinished trials are')} left out.")
     shown = _shown_evaluations(entries)
     results = find_results([run for entry in entries for run in entry.trials])
-    notes += [*results.notes, *evaluation_notes([evaluation for _, evaluation in shown])]
+    explained = [evaluation for _, evaluation in shown if has_all or evaluation.attack != ALL]
+    notes += [*results.notes, *evaluation_notes(explained)]
     notes += _best_notes(list(dict.fromkeys(run for run, evaluation in shown if evaluation.checkpoint == "best")))
     return [*notes, *_paper_notes(entries)]
 

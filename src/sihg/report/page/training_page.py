@@ -8,7 +8,7 @@ from sihg.report.page.page_tables import PageTable, page_table, toggles
 from sihg.report.page.page_warnings import page_warnings
 from sihg.report.page.reproduction import run_commands
 from sihg.report.page.training_notes import about, facts, held_out_notes, result_notes, results_caption, status
-from sihg.report.read.evaluations import Remark
+from sihg.report.read.evaluations import ALL, Remark
 from sihg.report.read.runs import Entry, compare_settings, setting_text
 from sihg.report.tables.compact import results_first
 from sihg.report.tables.table import Cell, Column, Table
@@ -50,7 +50,9 @@ def training_page(
         warnings=page_warnings(warnings, names),
         not_run=page_warnings([(run.name, remark) for run in runs for remark in run.not_run], names),
         results=_entry_table(results, results_caption(entries), owners),
-        result_notes=result_notes(entries),
+        result_notes=result_notes(
+            entries, has_all=any(column.key.startswith(f"{TEST}{ALL}") for column in results.columns)
+        ),
         differences=page_table(differences, "Differences of the means", [""] * len(differences.rows)),
         latex=latex,
         learning=_learning_table(learning, owners),

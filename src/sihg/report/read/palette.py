@@ -56,9 +56,9 @@ TRAINING = {
 }
 
 
-# The colours that are too dark on a dark page, and what takes their place there. The ink of a page changes with it.
+# The colours that are too dark, or too bright, on a dark page, and what takes their place there. Its ink changes by itself.
 DARK = {
-    "#0072b2": "#4ba3e3",
+    "#0072b2": "#5b8def",
     "#009e73": "#2bbf93",
     "#d55e00": "#f0803c",
     "#882255": "#d870a5",
@@ -67,6 +67,7 @@ DARK = {
     "#117733": "#4fb872",
     "#999933": "#bdbd57",
     "#b42318": "#ff8577",  # of wrong predictions
+    "#c4ccd4": "#46505b",  # of the arrows of a field, which are not to stand out
 }
 
 
