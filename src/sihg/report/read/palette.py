@@ -56,7 +56,7 @@ TRAINING = {
 }
 
 
-# The colours that are too dark, or too bright, on a dark page, and what takes their place there. Its ink changes by itself.
+# Colours that are too dark, or too bright, on a dark page, and what takes their place there; its ink changes by itself.
 DARK = {
     "#0072b2": "#5b8def",
     "#009e73": "#2bbf93",
