@@ -15,6 +15,12 @@ class SihgError(Exception):
         code: A short name that stays the same when the words change, such as "eps-range"; a key of errors.toml.
             In a user's own method or attack: the message itself. Its code is then "".
         **values: The values that the message names. They are kept in `values`, for programs that react to the error.
+    Example:
+        >>> try:
+        ...     raise InputError("eps-range", eps=-1)
+        ... except SihgError as error:
+        ...     error.code, error.values
+        ('eps-range', {'eps': -1})
     """
 
     def __init__(self, code: str, /, **values: object) -> None:
@@ -41,7 +47,12 @@ class SihgError(Exception):
 
 
 class InputError(SihgError, ValueError):
-    """An argument, a file or a setting that cannot be used as it is."""
+    """An argument, a file or a setting that cannot be used as it is.
+
+    Example:
+        >>> str(InputError("my method needs a stem"))  # in a method of your own, words instead of a code
+        'my method needs a stem'
+    """
 
 
 class UnknownNameError(InputError):
@@ -52,6 +63,9 @@ class UnknownNameError(InputError):
         name: The unknown name.
         choices: The names that exist.
         meant: What users may type and the choice it stands for (default: the choices themselves).
+    Example:
+        >>> UnknownNameError("attack", "pdg", ["natural", "pgd"]).code
+        'unknown-attack'
     """
 
     def __init__(self, kind: str, name: object, choices: Sequence[str], meant: Mapping[str, str] | None = None) -> None:
@@ -63,22 +77,47 @@ class UnknownNameError(InputError):
 
 
 class NotFiniteError(InputError):
-    """A loss, gradient or input that is NaN or infinite."""
+    """A loss, gradient or input that is NaN or infinite.
+
+    Example:
+        >>> issubclass(NotFiniteError, ValueError)
+        True
+    """
 
 
 class StepSizeError(InputError):
-    """A step size for which a step of the method is not well defined."""
+    """A step size for which a step of the method is not well defined.
+
+    Example:
+        >>> issubclass(StepSizeError, ValueError)
+        True
+    """
 
 
 class StepSizeWarning(UserWarning):
-    """A step size outside the condition under which its theorem guarantees convergence."""
+    """A step size outside the condition under which its theorem guarantees convergence.
+
+    Example:
+        >>> import warnings
+        >>> warnings.simplefilter("error", StepSizeWarning)  # end a script instead of going on
+    """
 
 
 class EstimateWarning(UserWarning):
-    """A result that rests on a local estimate, or on an inner iteration that ran out of steps."""
+    """A result that rests on a local estimate, or on an inner iteration that ran out of steps.
+
+    Example:
+        >>> import warnings
+        >>> warnings.simplefilter("error", EstimateWarning)  # end a script instead of going on
+    """
 
 
 @cache
 def messages() -> dict[str, str]:
-    """Return the message of every code, with {names} where values go."""
+    """Return the message of every code, with {names} where values go.
+
+    Example:
+        >>> "eps-range" in messages()
+        True
+    """
     return tomllib.loads(files("sihg").joinpath("errors.toml").read_text(encoding="utf-8"))

@@ -19,6 +19,16 @@ from sihg.minimax.callbacks import Progress
 from sihg.minimax.constants import Constants
 from sihg.minimax.problem import Problem
 
+__all__ = [
+    "ObservedLipschitz",
+    "distance",
+    "estimate_constants",
+    "estimate_curvature",
+    "explicit_bound",
+    "objective",
+    "saddle_norm_squared",
+]
+
 
 def saddle_norm_squared(problem: Problem, w: Weights, delta: Blocks) -> float:
     """Return ||F(w, delta)||^2, the squared distance of 0 to the saddle subdifferential.
@@ -63,7 +73,15 @@ def objective(problem: Problem, w: Weights, delta: Blocks) -> float:
 
 
 def distance(problem: Problem, w: Weights, delta: Blocks, w_star: Weights, delta_star: Blocks) -> float:
-    """Return ||(w, delta) - (w*, delta*)||, with all points in the forms of w0 and delta0."""
+    """Return ||(w, delta) - (w*, delta*)||, with all points in the forms of w0 and delta0.
+
+    Example:
+        >>> from sihg.minimax import zoo
+        >>> benchmark = zoo.get("weak-mvi")
+        >>> w, delta = benchmark.solution
+        >>> distance(benchmark.problem, w + 3, delta + 4, w, delta)
+        5.0
+    """
     apart_w = problem.w_layout.pack(w) - problem.w_layout.pack(w_star)
     apart_delta = problem.delta_layout.pack(delta) - problem.delta_layout.pack(delta_star)
     return float(torch.cat((apart_w, apart_delta)).norm())
@@ -144,7 +162,14 @@ def estimate_constants(problem: Problem, *, iterations: int = 30, seed: int = 0)
 
 
 def estimate_curvature(problem: Problem, *, iterations: int = 30, seed: int = 0) -> float:
-    """Estimate L22 near the start likewise; phi is separable in the blocks, so all are tried at once."""
+    """Estimate L22 near the start likewise; phi is separable in the blocks, so all are tried at once.
+
+    Example:
+        >>> from sihg.minimax import zoo
+        >>> benchmark = zoo.get("quadratic")
+        >>> 0 < estimate_curvature(benchmark.problem) <= 1.01 * benchmark.constants.L22
+        True
+    """
     w0, delta0 = problem.w0, problem.delta0
     g_delta, h = problem.gradient_delta(w0, delta0, problem.all), _small(problem)
     block_of = _block_of_each_entry(problem)

@@ -20,6 +20,23 @@ from numpy.typing import NDArray
 from sihg.errors import InputError
 from sihg.minimax.constants import Constants
 
+__all__ = [
+    "Condition",
+    "StepSizes",
+    "best_bilinear",
+    "best_strong",
+    "best_weak",
+    "bilinear",
+    "bound_factor",
+    "contraction",
+    "kappa",
+    "largest_rho",
+    "largest_rho_simplified",
+    "strong_mvi",
+    "strong_mvi_simplified",
+    "weak_mvi",
+    "weak_mvi_simplified",
+]
 Grid = NDArray[np.float64]
 S = TypeVar("S", float, NDArray[np.float64])  # a step size, or a grid of them
 INSIDE = 0.999  # chosen steps are at most this fraction of a strict bound
@@ -27,7 +44,13 @@ INSIDE = 0.999  # chosen steps are at most this fraction of a strict bound
 
 @dataclass(frozen=True)
 class Condition:
-    """Whether the condition of a theorem holds for some steps, and a sentence with the numbers."""
+    """Whether the condition of a theorem holds for some steps, and a sentence with the numbers.
+
+    Example:
+        >>> condition = weak_mvi(1.0, 1.0, L11=1.0, L12=1.0)
+        >>> bool(condition), "kappa = 1" in condition.text
+        (False, True)
+    """
 
     holds: bool
     text: str
@@ -38,7 +61,12 @@ class Condition:
 
 @dataclass(frozen=True)
 class StepSizes:
-    """Step sizes and their source."""
+    """Step sizes and their source.
+
+    Example:
+        >>> StepSizes(0.1, 0.2).theta
+        1.0
+    """
 
     sigma: float
     tau: float
@@ -47,7 +75,12 @@ class StepSizes:
 
 
 def kappa(sigma: float, tau: float, *, L11: float, L12: float, n: int = 1) -> float:
-    """Return max{L12 sqrt(sigma tau n), L11 sigma} (Lemma 4)."""
+    """Return max{L12 sqrt(sigma tau n), L11 sigma} (Lemma 4).
+
+    Example:
+        >>> kappa(0.1, 0.4, L11=1.0, L12=1.0)
+        0.2
+    """
     return max(L12 * sqrt(sigma * tau * n), L11 * sigma)
 
 
@@ -57,6 +90,10 @@ def weak_mvi(
     """Check the general condition of Theorem 1 (n = 1: Corollary 3).
 
     theta = 1 and kappa < min{1/3 - rho (1/sigma + 4 L11^2 sigma), 1 - rho (1/tau + 12 n L12^2 tau)}
+
+    Example:
+        >>> bool(weak_mvi(0.1, 0.1, L11=1.0, L12=1.0, n=4, rho=0.001))
+        True
     """
     left, (a_w, a_d) = kappa(sigma, tau, L11=L11, L12=L12, n=n), _factors_of_rho(sigma, tau, L11, L12, n)
     right = min(1 / 3 - rho * a_w, 1 - rho * a_d)
@@ -76,6 +113,10 @@ def weak_mvi_simplified(
     """Check the simplified condition of Theorem 1 (n = 1: Corollary 3).
 
     theta = 1, sigma <= 1/(6L), tau <= 1/(6nL), rho < 1/(6 max{1/sigma + 4 L^2 sigma, 1/tau + 12 n L^2 tau})
+
+    Example:
+        >>> bool(weak_mvi_simplified(1 / 6, 1 / 6, L=1.0)), bool(weak_mvi_simplified(0.2, 0.2, L=1.0))
+        (True, False)
     """
     limit = 1 / (6 * max(_factors_of_rho(sigma, tau, L, L, n)))
     return Condition(
@@ -86,7 +127,12 @@ def weak_mvi_simplified(
 
 
 def contraction(sigma: float, tau: float, *, mu: float, n: int = 1) -> float:
-    """Return theta of Theorem 2: max{1/(1 + mu sigma), (1 + (n-1) mu tau / n)/(1 + mu tau)}."""
+    """Return theta of Theorem 2: max{1/(1 + mu sigma), (1 + (n-1) mu tau / n)/(1 + mu tau)}.
+
+    Example:
+        >>> contraction(1.0, 1.0, mu=1.0)
+        0.5
+    """
     return max(1 / (1 + mu * sigma), (1 + (n - 1) * mu * tau / n) / (1 + mu * tau))
 
 
@@ -94,6 +140,10 @@ def strong_mvi(sigma: float, tau: float, theta: float, *, L11: float, L12: float
     """Check the general condition of Theorem 2 (n = 1: Corollary 4): kappa <= 1/3 and theta = `contraction`.
 
     The proof only needs contraction <= theta <= 1, and then gives the rate theta^K.
+
+    Example:
+        >>> bool(strong_mvi(0.25, 0.25, contraction(0.25, 0.25, mu=1.0), L11=1.0, L12=1.0, mu=1.0))
+        True
     """
     left, wanted = kappa(sigma, tau, L11=L11, L12=L12, n=n), contraction(sigma, tau, mu=mu, n=n)
     name = "Theorem 2" if n > 1 else "Corollary 4"
@@ -106,7 +156,12 @@ def strong_mvi(sigma: float, tau: float, theta: float, *, L11: float, L12: float
 
 
 def strong_mvi_simplified(sigma: float, tau: float, theta: float, *, L: float, n: int = 1, mu: float) -> Condition:
-    """Check the simplified condition of Theorem 2: sigma <= 1/(3L), tau <= 1/(3nL), theta = `contraction`."""
+    """Check the simplified condition of Theorem 2: sigma <= 1/(3L), tau <= 1/(3nL), theta = `contraction`.
+
+    Example:
+        >>> bool(strong_mvi_simplified(0.25, 0.25, contraction(0.25, 0.25, mu=1.0), L=1.0, mu=1.0))
+        True
+    """
     wanted, slack = contraction(sigma, tau, mu=mu, n=n), 1 + 1e-12
     return Condition(
         sigma <= slack / (3 * L) and tau <= slack / (3 * n * L) and wanted <= theta * slack and theta <= 1,
@@ -116,7 +171,12 @@ def strong_mvi_simplified(sigma: float, tau: float, theta: float, *, L: float, n
 
 
 def bilinear(sigma: float, tau: float, theta: float = 1.0, *, L12: float, n: int = 1) -> Condition:
-    """Check SPDHG's condition for bilinear phi and convex f, g: theta = 1 and L12 sqrt(sigma tau n) < 1."""
+    """Check SPDHG's condition for bilinear phi and convex f, g: theta = 1 and L12 sqrt(sigma tau n) < 1.
+
+    Example:
+        >>> bool(bilinear(0.9, 0.9, L12=1.0)), bool(bilinear(1.0, 1.0, L12=1.0))
+        (True, False)
+    """
     left = L12 * sqrt(sigma * tau * n)
     return Condition(
         theta == 1 and left < 1,
@@ -131,12 +191,21 @@ def bound_factor(sigma: float, tau: float, *, L11: float, L12: float, n: int = 1
     From the end of the proof of Theorem 1: C = 2 max{3 a_w / c_w, a_d / c_d} with a_w = 1/sigma + 4 L11^2 sigma,
     a_d = 1/tau + 12 n L12^2 tau, c_w = 1 - 3 kappa - 3 rho a_w and c_d = 1 - kappa - rho a_d. Infinite if the
     condition of Theorem 1 fails.
+
+    Example:
+        >>> bound_factor(1.0, 1.0, L11=1.0, L12=1.0)  # outside the condition
+        inf
     """
     return float(_bound_factor(np.array(sigma), np.array(tau), L11, L12, n, rho))
 
 
 def largest_rho(*, L11: float, L12: float, n: int = 1, L22: float = 0.0) -> tuple[float, float, float]:
-    """Return (rho, sigma, tau): the largest rho that the general Theorem 1 admits, and its steps."""
+    """Return (rho, sigma, tau): the largest rho that the general Theorem 1 admits, and its steps.
+
+    Example:
+        >>> round(largest_rho(L11=0.0, L12=1.0)[0], 4)
+        0.0628
+    """
 
     def admissible(sigma: Grid, tau: Grid) -> Grid:
         k, (a_w, a_d) = _kappas(sigma, tau, L11, L12, n), _factors_of_rho(sigma, tau, L11, L12, n)
@@ -147,7 +216,12 @@ def largest_rho(*, L11: float, L12: float, n: int = 1, L22: float = 0.0) -> tupl
 
 
 def largest_rho_simplified(*, L: float, n: int = 1) -> tuple[float, float, float]:
-    """Return (rho, sigma, tau) for the simplified condition, whose best steps are the largest it allows."""
+    """Return (rho, sigma, tau) for the simplified condition, whose best steps are the largest it allows.
+
+    Example:
+        >>> round(largest_rho_simplified(L=1.0)[0], 4)
+        0.0208
+    """
     sigma, tau = 1 / (6 * L), 1 / (6 * n * L)
     return 1 / (6 * max(_factors_of_rho(sigma, tau, L, L, n))), sigma, tau
 
@@ -156,6 +230,10 @@ def best_weak(*, L11: float, L12: float, n: int = 1, rho: float = 0.0, L22: floa
     """Choose the steps with the smallest bound of Theorem 1 from unit distances, with tau L22 < 1.
 
     If rho is too large for any steps, choose those that admit the largest rho.
+
+    Example:
+        >>> best_weak(L11=1.0, L12=1.0, n=4, rho=0.001).source
+        'Theorem 1 (general, n = 4, rho = 0.001)'
     """
     limit, sigma, tau = largest_rho(L11=L11, L12=L12, n=n, L22=L22)
     if rho >= limit:
@@ -169,7 +247,12 @@ def best_weak(*, L11: float, L12: float, n: int = 1, rho: float = 0.0, L22: floa
 
 
 def best_strong(*, L11: float, L12: float, mu: float, n: int = 1, L22: float = 0.0) -> StepSizes:
-    """Choose the steps with the smallest contraction factor theta of Theorem 2, with tau L22 < 1."""
+    """Choose the steps with the smallest contraction factor theta of Theorem 2, with tau L22 < 1.
+
+    Example:
+        >>> 0 < best_strong(L11=1.0, L12=1.0, mu=0.1).theta < 1
+        True
+    """
 
     def gain(sigma: Grid, tau: Grid) -> Grid:
         k = _kappas(sigma, tau, L11, L12, n)
@@ -181,7 +264,12 @@ def best_strong(*, L11: float, L12: float, mu: float, n: int = 1, L22: float = 0
 
 
 def best_bilinear(*, L12: float, n: int = 1) -> StepSizes:
-    """Choose equal steps just inside SPDHG's condition."""
+    """Choose equal steps just inside SPDHG's condition.
+
+    Example:
+        >>> best_bilinear(L12=2.0).sigma
+        0.495
+    """
     step = 0.99 / (positive(L12) * sqrt(n))
     return StepSizes(step, step, 1.0, f"SPDHG's condition for bilinear phi (n = {n})")
 

@@ -18,7 +18,12 @@ def add_step(delta: Tensor, direction: Tensor, step: float | Tensor) -> Tensor:
 
 
 def vector_norms(vectors: Tensor, order: float) -> Tensor:
-    """Return the norms of vectors, which lie in the last dimension."""
+    """Return the norms of vectors, which lie in the last dimension.
+
+    Example:
+        >>> vector_norms(torch.tensor([[3.0, -4.0]]), 2), vector_norms(torch.tensor([[3.0, -4.0]]), math.inf)
+        (tensor([5.]), tensor([4.]))
+    """
     if order == math.inf:
         return vectors.abs().amax(-1)  # for this order, torch's norm takes many times longer on a CPU
     norms: Tensor = torch.linalg.vector_norm(vectors, ord=order, dim=-1)
