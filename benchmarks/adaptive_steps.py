@@ -35,7 +35,7 @@ def cost(problem: Problem, method: str, steps: str) -> float:
     def spent(progress: Progress) -> bool:
         return progress.at.w_gradients + progress.at.delta_gradients >= budget
 
-    one_block = method in ("ssi-hg", "spdhg")
+    one_block = method == "ssi-hg" or METHODS[method].bilinear_only
     every, iterations = (max(1, problem.n // 4), budget) if one_block else (1, BUDGET)
     tolerance = (FALL * first) ** 0.5 if isfinite(first) else FALL
     result = solve(

@@ -236,7 +236,7 @@ def _listing(*, as_json: bool) -> str:
 
     problems = [{"name": name, "about": zoo.about(name), "options": zoo.options(name)} for name in zoo.names()]
     methods = [{"name": name, "about": (kind.__doc__ or "").split("\n")[0]} for name, kind in METHODS.items()]
-    methods.append({"name": "auto", "about": "Try several for a short while, and run the best from the start."})
+    methods.append({"name": "auto", "about": "Try several for a short while, and go on with the best."})
     if as_json:
         return json.dumps({"problems": problems, "methods": methods}, indent=1)
     lines = ["problems (--set changes their options):"]

@@ -42,6 +42,8 @@ def load_benchmark(problem: Source, options: Mapping[str, Value]) -> zoo.Benchma
         return problem
     if isinstance(problem, Problem):
         return zoo.Benchmark("your problem", "a problem given in Python", problem, None)
+    if not isinstance(problem, str):  # such as the function itself
+        raise InputError("problem-type", problem=getattr(problem, "__name__", problem), type=type(problem).__name__)
     make = load_callable("problem", problem) if ":" in problem else partial(zoo.get, problem)
     try:
         made = make(**options)

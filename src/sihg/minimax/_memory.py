@@ -38,6 +38,7 @@ class RememberingOracle(Oracle):
         super().__init__(problem, curvature)
         self.implicit_share = IMPLICIT_SHARE
         self.memory = list(memory)
+        self._asked: list[Remembered] = []  # since the last `accept`
         self._overwritten: list[tuple[Tensor, int, Tensor]] = []
 
     def gradient_w_of(self, w: Tensor, rows: Tensor, index: Index) -> Tensor:
@@ -93,9 +94,10 @@ class RememberingOracle(Oracle):
             super().replace(delta, i, row)
 
     def accept(self, w: Tensor) -> None:
-        """Keep only the gradients at the new w, which the next step may ask for."""
+        """Keep only the gradients at the new w that this iteration asked for: the next step may ask again."""
         self._overwritten.clear()
-        self.memory = [entry for entry in self.memory if torch.equal(entry.point[0], w)]
+        asked, self._asked = self._asked, []
+        self.memory = [e for e in asked if torch.equal(e.point[0], w)]
 
     def _name(self, index: Index) -> int | None:
         """Return -1 for all blocks, the number of a single block, and None for other sets of blocks."""
@@ -108,9 +110,12 @@ class RememberingOracle(Oracle):
     ) -> tuple[Tensor, ...]:
         for entry in self.memory:
             if entry.is_of(kind, block, point):
+                if not any(entry is other for other in self._asked):
+                    self._asked.append(entry)
                 return entry.gradients
         gradients = compute()
         # Copies: delta is overwritten in place, and a gradient may be a view of it.
         kept = (point[0], *(rows.clone() for rows in point[1:]))
         self.memory.append(Remembered(kind, block, kept, tuple(gradient.clone() for gradient in gradients)))
+        self._asked.append(self.memory[-1])
         return gradients

@@ -15,6 +15,10 @@ class DivergedError(ArithmeticError):
     """Raised for an iterate that is NaN or infinite, before it is stored, so that the last finite iterate is kept."""
 
 
+class StalledError(ArithmeticError):
+    """Raised if a method cannot move on although it is not at a solution; says why and what to do."""
+
+
 class Oracle:
     """Counts the gradients of a problem, and has the verbs in which the solvers are written."""
 

@@ -61,7 +61,7 @@ def tasks_of(name: str, problem: Problem, settings: ProfileSettings) -> Iterator
     for number in range(max(1, settings.starts)):
         started = random_start(problem, settings.seed + number) if settings.starts else problem
         norm = measure.flat_saddle_norm_squared(started, started.w0, started.delta0) ** 0.5
-        if norm == inf:
+        if not norm < inf:
             raise InputError("profile-start", problem=name)
         yield Task(number, started, max(settings.tolerance, settings.reduction * norm), norm)
 

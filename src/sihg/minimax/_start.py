@@ -3,12 +3,12 @@
 import warnings
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from math import isfinite
+from math import isfinite, sqrt
 from weakref import WeakKeyDictionary
 
 from sihg.errors import InputError, StepSizeError, StepSizeWarning, UnknownNameError
 from sihg.minimax import adaptive
-from sihg.minimax.auto import choose
+from sihg.minimax.auto import CANDIDATES, choose
 from sihg.minimax.constants import Constants
 from sihg.minimax.measure import estimate_constants, estimate_curvature
 from sihg.minimax.problem import Problem
@@ -20,7 +20,6 @@ Settings = dict[str, float]  # of a method, by name
 STEPS = ("sigma", "tau", "theta")
 RULES = ("theorem", "adaptive")
 AUTO = "auto"  # stands for the best of CANDIDATES
-CANDIDATES = ("ssi-hg", "dsi-hg", "extragradient", "eg+", "optimistic")
 # What was estimated before, since "auto" and comparisons begin many solves of one problem.
 _estimates: WeakKeyDictionary[Problem, Constants] = WeakKeyDictionary()
 _curvatures: WeakKeyDictionary[Problem, float] = WeakKeyDictionary()
@@ -63,19 +62,26 @@ def start_solve(
 
 
 def _choose(problem: Problem, seed: int, rule: str | None) -> SolveState:
-    """Return the start of the best candidate; `rule` restricts their steps."""
+    """Return where the best candidate got to; `rule` takes each method once, with such steps."""
+    candidates = [(name, rule) for name in dict(CANDIDATES)] if rule else CANDIDATES
     starts, error = [], None
-    for name in CANDIDATES:
-        for kind in (rule,) if rule else RULES:
-            try:
+    noted: dict[str, list[warnings.WarningMessage]] = {}
+    for name, kind in candidates:
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
                 starts.append((kind, start_solve(problem, name, {}, seed, None, kind)))
-            except InputError as found:
-                if found.code != "not-coupled":
-                    raise
-                error = found  # the theorems choose no steps; the others may
+            noted[f"{name}, {kind}"] = caught
+        except InputError as found:
+            if found.code != "not-coupled":
+                raise
+            error = found  # the theorems choose no steps; the others may
     if not starts and error:
         raise error
-    return choose(problem, starts)
+    at, kind = choose(problem, starts)
+    for warning in noted[f"{method_name(at.method)}, {kind}"]:  # those of the others say nothing of this solve
+        warnings.warn(warning.message, stacklevel=4)
+    return at
 
 
 def _adaptive(problem: Problem, at: SolveState, given: Settings) -> SolveState:
@@ -84,7 +90,12 @@ def _adaptive(problem: Problem, at: SolveState, given: Settings) -> SolveState:
     if "theta" in settings_of(method) and "theta" not in given:
         method = replace(method, theta=1.0)  # type: ignore[call-arg]
     steps = replace(at.steps, theta=settings_of(method).get("theta", 1.0), source=source)
-    search = adaptive.begin(method, at.inner, problem.n, at.iteration)
+    balances = adaptive.may_balance(problem, method)
+    if not balances and not {"sigma", "tau"} & set(given):
+        step = sqrt(method.sigma * method.tau)
+        method = replace(method, sigma=step, tau=step)
+        steps = replace(steps, sigma=step, tau=step)
+    search = adaptive.begin(method, at.inner, problem.n, at.iteration, balances=balances)
     return replace(at, method=method, steps=steps, adaptive=search)
 
 

@@ -4,22 +4,22 @@ from dataclasses import dataclass, replace
 from math import inf, isfinite, sqrt
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from sihg.minimax._memory import Remembered, RememberingOracle
-from sihg.minimax._oracle import DivergedError
+from sihg.minimax._oracle import DivergedError, StalledError
+from sihg.minimax.problem import Problem
 from sihg.minimax.solvers.base import Method, S, State, norm
 
 MAX_TRIALS = 100  # per iteration
 LEAST = 1e-12  # of the first step; smaller ones pass only where phi is not smooth
 GROWTH = 0.6  # steps grow by at most 1 + k^-GROWTH
 CAUTION = 0.5  # and stay below 1 - k^-CAUTION of the local bound
+ROUNDINGS = 8.0  # a step this small is rounding
 MAX_BALANCE = 10.0  # sqrt(tau / sigma) changes by at most this factor
+NEVER = 2**62
 NOTE = "adaptive: local estimates, no theorem's guarantee"
-
-
-class StalledError(ArithmeticError):
-    """Raised if no step passes the line search, as for a coupling that is not smooth."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Adaptive:
         weight: sqrt(tau / sigma).
         w: The point from which the balance of sigma and tau is measured.
         delta: Likewise.
-        balance_at: The iteration at which they are balanced next.
+        balance_at: The iteration at which they are balanced next; `NEVER` for fixed tau / sigma.
         rejected: The number of trials that failed so far.
         memory: The gradients at the current w.
     """
@@ -47,10 +47,21 @@ class Adaptive:
     memory: tuple[Remembered, ...] = ()
 
 
-def begin(method: Method[S], s: State, n: int, k: int = 0) -> Adaptive:
+def begin(method: Method[S], s: State, n: int, k: int = 0, *, balances: bool = True) -> Adaptive:
     """Return the search before its first iteration."""
     weight, eta = sqrt(method.tau / method.sigma), sqrt(method.sigma * method.tau)
-    return Adaptive(LEAST * eta, weight, weight, s.w.clone(), s.delta.clone(), k + 10 * n)
+    return Adaptive(LEAST * eta, weight, weight, s.w.clone(), s.delta.clone(), k + 10 * n if balances else NEVER)
+
+
+def may_balance(problem: Problem, method: Method[S]) -> bool:
+    """Whether tau / sigma may differ from 1 and change: if the problem is known to be monotone, or has several blocks.
+
+    Otherwise sigma != tau changes the flow that short steps follow, and with it the starts from which it ends in a
+    cycle. Methods for weak MVIs admit rho only up to a multiple of min(sigma, tau).
+    """
+    known = problem.constants
+    is_monotone = problem.bilinear_in_both or bool(known.mu) or known.rho == 0
+    return is_monotone or (method.balances and problem.n > 1)
 
 
 def advance(
@@ -71,16 +82,16 @@ def advance(
         if passed and new is not None:
             oracle.accept(new.w)
             search = replace(search, memory=tuple(oracle.memory))
-            search, weight = _balanced(search, new, oracle.n, k)
-            return search, _scaled(method, oracle, factor if r > 0 else 1.0, weight), new
+            search = _balanced(search, new, oracle.n, k)
+            return search, _scaled(method, oracle, factor if r > 0 else 1.0, search), new
         oracle.undo()
         search = replace(search, rejected=search.rejected + 1)
-        method = _scaled(method, oracle, min(factor, 0.9) if isfinite(r) else 0.25, search.weight)
+        method = _scaled(method, oracle, min(factor, 0.9) if isfinite(r) else 0.25, search)
         if sqrt(method.sigma * method.tau) < search.least:
             break
     if new is None:
         raise DivergedError("w or delta")
-    raise StalledError
+    raise StalledError("no step passes the line search; give sigma and tau")
 
 
 def _trial(method: Method[S], oracle: RememberingOracle, s: S, i: int) -> tuple[S | None, float]:
@@ -90,34 +101,46 @@ def _trial(method: Method[S], oracle: RememberingOracle, s: S, i: int) -> tuple[
         new = method.step(oracle, s, i)
     except DivergedError:
         return None, inf
+    except StalledError:
+        return s, inf
     if len(oracle.unsolved) > unsolved:  # tau is too large for the implicit step
         del oracle.unsolved[unsolved:]
         return new, inf
     r = method.local_ratio(oracle, s, new, i)
+    if r > method.bound and _is_rounding(oracle, s, new):
+        return new, 0.0
     return new, r if isfinite(r) else inf
 
 
-def _scaled(method: Method[S], oracle: RememberingOracle, factor: float, weight: float) -> Method[S]:
+def _is_rounding(oracle: RememberingOracle, s: State, new: State) -> bool:
+    """Whether the step is no longer than the rounding of w and delta, as at a solution: nothing follows from it."""
+    rounding = ROUNDINGS * torch.finfo(s.w.dtype).eps
+    moved_w, moved_delta = norm(new.w - s.w), oracle.moved(s.delta, new.delta)
+    return moved_w <= rounding * norm(new.w) and moved_delta <= rounding * norm(new.delta)
+
+
+def _scaled(method: Method[S], oracle: RememberingOracle, factor: float, search: Adaptive) -> Method[S]:
     """Return the method with eta times factor, and tau / sigma = weight^2 unless the implicit step caps tau."""
-    eta = factor * sqrt(method.sigma * method.tau)
-    tau = min(eta * weight, 0.9 / oracle.curvature) if method.implicit and oracle.curvature else eta * weight
-    return replace(method, sigma=eta / weight, tau=tau)
+    eta, weight = factor * sqrt(method.sigma * method.tau), search.weight
+    most = 0.9 / oracle.curvature if method.implicit and oracle.curvature else inf  # of tau
+    if search.balance_at == NEVER:
+        eta = min(eta, most / weight)
+    return replace(method, sigma=eta / weight, tau=min(eta * weight, most))
 
 
-def _balanced(search: Adaptive, new: State, n: int, k: int) -> tuple[Adaptive, float]:
+def _balanced(search: Adaptive, new: State, n: int, k: int) -> Adaptive:
     """At iterations 10 n, 20 n, 40 n, ..., move tau / sigma towards n |delta - delta'|^2 / |w - w'|^2.
 
     Then |w - w'|^2 / sigma = n |delta - delta'|^2 / tau, the two terms of the bound of Theorem 1.
     """
     if k < search.balance_at:
-        return search, search.weight
+        return search
     moved_w, moved_delta = norm(new.w - search.w), sqrt(n) * norm(new.delta - search.delta)
     weight = search.weight
     if moved_w > 0 and moved_delta > 0:
         wanted = sqrt(weight * moved_delta / moved_w)  # half the way, in logarithms
         weight = min(max(wanted, weight / 4, search.first / MAX_BALANCE), 4 * weight, search.first * MAX_BALANCE)
-    search = replace(search, weight=weight, w=new.w.clone(), delta=new.delta.clone(), balance_at=2 * k)
-    return search, weight
+    return replace(search, weight=weight, w=new.w.clone(), delta=new.delta.clone(), balance_at=2 * k)
 
 
 def packed(search: Adaptive) -> tuple[dict[str, Tensor], dict[str, Any]]:

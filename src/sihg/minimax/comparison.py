@@ -192,11 +192,12 @@ class Comparison:
         run = Run(
             problem,
             at,
-            iterations=config.iterations - at.iteration,
+            iterations=max(0, config.iterations - at.iteration),  # the trials of "auto" may have done more
             tolerance=config.tolerance,
             record_every=config.record_every,
             gradients=config.gradients,
             record_gradients=config.record_gradients,
+            begins=state is None,
         )
         note, next_save = "", time.monotonic() + SECONDS_BETWEEN_SAVES
         for _ in run.iterate():
@@ -226,7 +227,7 @@ class Comparison:
         if row is None:
             return None
         config, spent = self.config, row.w_gradients + row.delta_gradients
-        ended = row.stopped.startswith(("tolerance", "diverged")) or row.iterations >= config.iterations
+        ended = row.stopped.startswith(("tolerance", "diverged", "stalled")) or row.iterations >= config.iterations
         return row if ended or (config.gradients is not None and spent >= config.gradients) else None
 
     def _row(self, name: str, result: Result, messages: tuple[str, ...]) -> SolveRow:

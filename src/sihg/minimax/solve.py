@@ -10,10 +10,9 @@ import torch
 from sihg.errors import EstimateWarning, InputError
 from sihg.interrupt import stop_on_interrupt
 from sihg.minimax._layout import Blocks, Weights
-from sihg.minimax._oracle import DivergedError
+from sihg.minimax._oracle import DivergedError, StalledError
 from sihg.minimax._start import settings_of, start_solve, step_number, step_numbers
 from sihg.minimax._stepper import Stepper, draw_blocks
-from sihg.minimax.adaptive import StalledError
 from sihg.minimax.callbacks import Callback, Progress
 from sihg.minimax.history import History
 from sihg.minimax.measure import flat_saddle_norm_squared
@@ -90,8 +89,9 @@ def solve(
     Args:
         problem: The problem.
         method: A name in `METHODS`, or "auto": several are tried for a short while at equal numbers of block gradients,
-            and the one with the smallest ||F|| is run from the start. `result.candidates` has what each reached, and
-            `result.steps.source` says which was chosen and why. The gradients of the trials are counted.
+            and the one with the smallest ||F|| goes on. `result.candidates` has what each reached, and
+            `result.steps.source` says which was chosen and why. The gradients of the trials are counted; its
+            iterations so far come before those asked for.
         steps: "theorem" (default), "adaptive", or numbers such as {"sigma": 0.1, "tau": 0.05}. "adaptive" takes the
             largest steps that pass a line search on local Lipschitz estimates; no theorem covers them.
         sigma: The step size of w. Default: by the method's theorem from the problem's constants, or from estimates;
@@ -126,7 +126,15 @@ def solve(
     _check_blocks(problem, iterations, blocks)
     rule = steps if isinstance(steps, str) else None
     at = start_solve(problem, method, {**given, **options}, seed, state, rule)
-    run = Run(problem, at, iterations=iterations, tolerance=tolerance, record_every=record_every, blocks=blocks)
+    run = Run(
+        problem,
+        at,
+        iterations=iterations,
+        tolerance=tolerance,
+        record_every=record_every,
+        blocks=blocks,
+        begins=state is None,
+    )
     for _ in run.iterate():
         if callback and callback(run.progress()):
             run.end_early()
@@ -148,8 +156,9 @@ class Run:
         blocks: Sequence[int] | None = None,
         gradients: int | None = None,
         record_gradients: int | None = None,
+        begins: bool = True,
     ) -> None:
-        """Prepare a solve.
+        """Prepare a solve; one that `begins` records a row before its first iteration.
 
         `gradients` is a budget of block gradients: the iteration that reaches it is the last. With `record_gradients`,
         rows are recorded whenever the count passes a multiple of it, instead of every so many iterations.
@@ -163,6 +172,7 @@ class Run:
         steps = {**settings_of(at.method), "source": at.steps.source}
         about = {"method": method_name(at.method), "n": problem.n, "seed": at.seed, "steps": steps}
         self.history = History(about)
+        self.begins = begins or at.iteration == 0
 
     @property
     def at(self) -> SolveState:
@@ -189,7 +199,7 @@ class Run:
         drawn = draw_blocks(self.start.seed, self.problem.n, first, weights)
         blocks = iter(self.blocks if self.blocks is not None else drawn)
         with torch.no_grad(), stop_on_interrupt() as interrupted:
-            if first == 0 and self.record_every and self._recorded():
+            if self.begins and self.record_every and self._recorded():
                 self.stopped = f"tolerance reached at the start: {self._norm_text()}"
                 return
             if self._is_spent():  # by the solve that this one continues
@@ -204,9 +214,9 @@ class Run:
                     kept = "the last finite iterate is kept"
                     self.stopped = f"diverged at iteration {k}: {error} is not finite, {kept}; lower the step sizes"
                     return
-                except StalledError:
+                except StalledError as error:
                     self._record_if_new()
-                    self.stopped = f"stalled at iteration {k}: no step passes the line search; give sigma and tau"
+                    self.stopped = f"stalled at iteration {k}: {error}"
                     return
                 seconds += time.perf_counter() - start
                 before = self.spent

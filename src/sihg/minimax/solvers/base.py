@@ -40,6 +40,7 @@ class Method(ABC, Generic[S]):
     default_step: ClassVar[tuple[float, str]] = (0.5, "the customary step 1/(2L)")  # times 1/L, and its name
 
     adapts_itself: ClassVar[bool] = False  # whether `step` adapts its steps by a rule of its own
+    balances: ClassVar[bool] = True  # whether adaptive steps move tau / sigma also without monotonicity
     bound: ClassVar[float] = 0.45  # nu, below which the line search keeps `local_ratio`
 
     sigma: float

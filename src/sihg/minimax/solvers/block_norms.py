@@ -10,7 +10,7 @@ LEAST = 0.01  # times the mean; a block of norm 0 must be drawn too, for the sak
 
 
 def block_norms(problem: Problem) -> Tensor:
-    """Return upper estimates of ||A_i||, none far below their mean; computed once per problem."""
+    """Return estimates of ||A_i||, at least a hundredth of their mean; computed once per problem."""
     assert isinstance(problem.coupling, BilinearCoupling)  # `check_suits` has seen to it
     norms = problem.coupling.norms
     mean = float(norms.mean())

@@ -1,16 +1,16 @@
 """CurvatureEG+ (Pethick, Latafat, Patrinos, Fercoq & Cevher, ICLR 2022, arXiv 2302.09831, Algorithm 2)."""
 
 from dataclasses import dataclass
-from math import inf
+from math import hypot, inf
 
 import torch
 from torch import Tensor
 
 from sihg.core.draw import generator
-from sihg.minimax._oracle import DivergedError, Oracle
+from sihg.minimax._oracle import DivergedError, Oracle, StalledError
 from sihg.minimax.constants import Constants
 from sihg.minimax.problem import Problem
-from sihg.minimax.solvers.base import Method
+from sihg.minimax.solvers.base import Method, norm
 from sihg.minimax.solvers.halfspace import INSIDE, FreeState, assumed_rho, halfspace_alpha, known_rho
 from sihg.minimax.solvers.ranges import check_inside
 from sihg.minimax.solvers.saddle_operator import Operator, Vector
@@ -18,6 +18,7 @@ from sihg.minimax.step_sizes import StepSizes
 
 FIRST_PRODUCTS = 5  # of the power iteration, before the first step; later one per iteration
 MAX_SHORTENINGS = 60
+ROUNDINGS, SHORT = 8, 1e-3  # a step of so many roundings, and of this share of the first one, gets nowhere
 UNDER = 0.999  # or rounding would halve gamma where the curvature is the same in all directions
 
 
@@ -39,7 +40,8 @@ class CurvatureEGPlus(Method[CurvatureState]):
 
     sigma and tau are factors of gamma for w and delta: only their ratio matters, and no Lipschitz constant is needed.
     ||JF(z)|| = ||D^2 phi(z)|| is estimated by power iteration on differences of gradients, one per iteration; the line
-    search corrects an estimate that is too small. It converges for rho < gamma_k.
+    search corrects an estimate that is too small, also where F is not the gradient of any phi. It converges for rho <
+    gamma_k.
     """
 
     state = CurvatureState
@@ -65,6 +67,7 @@ class CurvatureEGPlus(Method[CurvatureState]):
         return CurvatureState(z_bar.w, z_bar.delta, w_free=z.w, delta_free=z.delta, u_w=u.w, u_delta=u.delta)
 
     def _line_search(self, oracle: Oracle, z: Vector, Fz: Vector, gamma: float) -> tuple[Operator, Vector, Vector]:
+        longest, rounding = 0.0, ROUNDINGS * torch.finfo(z.w.dtype).eps
         for trial in range(1, MAX_SHORTENINGS + 1):
             op = Operator(oracle, gamma * self.sigma, gamma * self.tau)
             try:
@@ -73,7 +76,10 @@ class CurvatureEGPlus(Method[CurvatureState]):
                 if trial == MAX_SHORTENINGS:
                     raise
             else:
-                F_bar = op.F(z_bar)
+                F_bar, moved = op.F(z_bar), _size(z_bar - z)
+                longest = max(longest, moved)
+                if moved <= rounding * _size(z) < SHORT * longest:
+                    raise StalledError("F changes too much along any step; take another method")
                 if op.norm(op.Gamma(F_bar - Fz)) <= self.nu * op.norm(z_bar - z) < inf:  # false for NaN
                     break
             gamma *= self.shorten
@@ -106,6 +112,10 @@ def _curvature(op: Operator, z: Vector, Fz: Vector, s: CurvatureState) -> tuple[
         else:  # of no use as a direction: it would stay so for ever
             u = _drawn(z)
     return largest, u
+
+
+def _size(z: Vector) -> float:
+    return hypot(norm(z.w), norm(z.delta))
 
 
 def _drawn(z: Vector) -> Vector:

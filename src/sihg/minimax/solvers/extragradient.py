@@ -58,6 +58,7 @@ class EGPlus(Method[EGPlusState]):
 
     state = EGPlusState
     default_step = (0.95, "step below 1/L")
+    balances = False  # as for the other methods for weak MVIs
     bound = 0.9
 
     ratio: float = 0.5

@@ -59,6 +59,7 @@ def halfspace_alpha(op: Operator, z: Vector, z_bar: Vector, h: Vector, rho: floa
 class WeakMVIMethod(Method[S]):
     """A method with a theorem for weak MVIs: a step up to `largest_step` / L admits rho < `rho_per_step` times it."""
 
+    balances = False  # rho is admitted up to a multiple of min(sigma, tau)
     bound = 0.9
     rho_per_step: ClassVar[float] = 1.0
 

@@ -6,12 +6,12 @@ from math import inf
 from torch import finfo
 
 from sihg.minimax._memory import RememberingOracle
-from sihg.minimax._oracle import Oracle
+from sihg.minimax._oracle import Oracle, StalledError
 from sihg.minimax.constants import Constants
 from sihg.minimax.problem import Problem
 from sihg.minimax.solvers.base import State
 from sihg.minimax.solvers.halfspace import INSIDE, FreeState, WeakMVIMethod, halfspace_alpha, known_rho
-from sihg.minimax.solvers.ranges import check_inside
+from sihg.minimax.solvers.ranges import check_count, check_inside
 from sihg.minimax.solvers.saddle_operator import Operator, Vector
 from sihg.minimax.step_sizes import StepSizes
 
@@ -45,7 +45,8 @@ class InexactPPM(WeakMVIMethod[FreeState]):
     inner_limit: int = 100
 
     def __post_init__(self) -> None:
-        check_inside(self, relaxation=(0, 2), accept=(0, 1), inner_limit=(0, inf))
+        check_inside(self, relaxation=(0, 2), accept=(0, 1))
+        check_count(self, "inner_limit")
 
     def step(self, oracle: Oracle, s: FreeState, i: int) -> FreeState:  # noqa: ARG002
         """Do one iteration."""
@@ -54,13 +55,15 @@ class InexactPPM(WeakMVIMethod[FreeState]):
         wanted = self.accept * (1 - rho / (2 * min(self.sigma, self.tau)))
         z_t, F_t, before = z, op.F(z), inf
         noise = ROUNDINGS * finfo(z.w.dtype).eps * (op.norm(z) + op.norm(op.Gamma(F_t)))
-        for _ in range(max(1, int(self.inner_limit))):
+        for _ in range(self.inner_limit):
             z_bar, F_bar, h = _inner_step(op, z, F_t)
             alpha, moved = halfspace_alpha(op, z, z_bar, h, rho), op.norm(z_bar - z_t)
             z_t, F_t = z_bar, F_bar
             if alpha >= wanted or op.norm(h) <= noise or moved >= before:  # the last: gamma L > 1, no contraction
                 break
             before = moved
+        if alpha <= 0 and op.norm(h) > noise:
+            raise StalledError("the halfspace does not exclude the iterate; lower sigma and tau, or use adaptive steps")
         z = z - self.relaxation * max(alpha, 0.0) * h
         return FreeState(z_t.w, z_t.delta, w_free=z.w, delta_free=z.delta)
 

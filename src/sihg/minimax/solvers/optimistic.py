@@ -15,7 +15,8 @@ class OptimisticState(State):
 
     g_w: Tensor | None = None
     g_delta: Tensor | None = None
-    sigma: float | None = None  # the step that led here
+    sigma: float | None = None  # the steps that led here
+    tau: float | None = None
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,11 @@ class Optimistic(Method[OptimisticState]):
     def step(self, oracle: Oracle, s: OptimisticState, i: int) -> OptimisticState:  # noqa: ARG002
         """Do one iteration."""
         g_w, g_delta = oracle.gradients(s.w, s.delta)
-        theta = 1.0 if s.sigma is None else s.sigma / self.sigma  # with steps that vary, as in Malitsky & Tam 2020
-        ahead_w = g_w if s.g_w is None else hybrid(g_w, s.g_w, theta)
-        ahead_delta = g_delta if s.g_delta is None else hybrid(g_delta, s.g_delta, theta)
+        # With steps that vary, as in Malitsky & Tam 2020.
+        theta_w = 1.0 if s.sigma is None else s.sigma / self.sigma
+        theta_delta = theta_w if s.tau is None else s.tau / self.tau
+        ahead_w = g_w if s.g_w is None else hybrid(g_w, s.g_w, theta_w)
+        ahead_delta = g_delta if s.g_delta is None else hybrid(g_delta, s.g_delta, theta_delta)
         w = oracle.prox_f(s.w - self.sigma * ahead_w, self.sigma)
         delta = oracle.prox_g(s.delta + self.tau * ahead_delta, self.tau)
-        return OptimisticState(w, delta, g_w=g_w, g_delta=g_delta, sigma=self.sigma)
+        return OptimisticState(w, delta, g_w=g_w, g_delta=g_delta, sigma=self.sigma, tau=self.tau)
