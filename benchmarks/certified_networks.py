@@ -1,14 +1,13 @@
 """Networks for certified training on MNIST: a pixel threshold first, weights for interval bounds (Shi et al., 2021).
 
-sihg train --model benchmarks/certified_networks.py:threshold_small --method ibp ...
+python -m sihg train --model benchmarks.certified_networks:threshold_small --method ibp ...
 """
 
 import math
 
 from torch import nn
 
-from sihg.robust.models.small_cnn import FlattenPixels, threshold_cnn
-from sihg.robust.models.threshold import Threshold
+from sihg.robust.models.small_cnn import threshold_cnn
 
 
 def threshold_small(shape: tuple[int, int, int], classes: int) -> nn.Module:
@@ -16,16 +15,9 @@ def threshold_small(shape: tuple[int, int, int], classes: int) -> nn.Module:
     return interval_weights_(threshold_cnn(shape, classes))
 
 
-def threshold_large(shape: tuple[int, int, int], classes: int) -> nn.Module:
-    """Build two wider convolutions and a hidden layer behind a threshold, with these weights."""
-    depth, height, width = shape
-    pixels = math.ceil(height / 4) * math.ceil(width / 4)
-    layers = [
-        *(Threshold(), nn.Conv2d(depth, 32, 5, 2, padding=2), nn.ReLU()),
-        *(nn.Conv2d(32, 64, 3, 2, padding=1), nn.ReLU(), FlattenPixels()),
-        *(nn.Linear(64 * pixels, 256), nn.ReLU(), nn.Linear(256, classes)),
-    ]
-    return interval_weights_(nn.Sequential(*layers))
+def threshold_wide(shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """Build the same with twice the channels."""
+    return interval_weights_(threshold_cnn(shape, classes, 2.0))
 
 
 def interval_weights_(model: nn.Module) -> nn.Module:

@@ -43,7 +43,7 @@ def read_rows(results: Path) -> Iterator[ResultRow]:
         with unpacked([archive]) as found:
             for entry in group_trials(read_runs(found.folders)):
                 published = find_published(entry.settings)
-                if published is not None:
+                if published is not None and any(run.evaluations for run in entry.counted):
                     yield _row(entry, published)
 
 
