@@ -39,7 +39,7 @@ ENTRIES: dict[str, tuple[str, dict[str, Any]]] = {  # method, what differs
     "atta": ("atta", {"reset": 0}),
     "pgd": ("pgd", {}),
 }
-RAMPS = {"ramp": RAMP_EPOCHS, "no-ramp": 0}
+RAMPS = {"no-ramp": 0, "ramp": RAMP_EPOCHS}
 RATES = {"ramp": (0.04, 0.08), "no-ramp": (0.02, 0.04)}
 STUCK = 0.15  # a natural accuracy below this is a constant prediction
 

@@ -131,6 +131,7 @@ def test_every_setting_is_the_papers(data: str, method: str) -> None:
         "memory",
         "memory_files",
         "workers",
+        "threads",
         "process_minutes",
         "checkpoint_minutes",
     }
