@@ -3,6 +3,8 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -89,6 +91,35 @@ def test_metrics_equal_metrics_csv_after_an_interruption(name: str) -> None:
         sent = found[place], found[f"{place}_low"], found[f"{place}_high"]
         assert sent == pytest.approx((row.accuracy, row.low, row.high), rel=rel, abs=0)
     assert any("weak attacks: " in text for text in kept.texts)
+
+
+def kill(event: object) -> None:
+    """End the process at once, with all that other threads and processes have not written."""
+    if isinstance(event, StepDone) and event.step == STOP_AT:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(LOGGERS))
+def test_a_killed_run_loses_no_epoch_and_repeats_none(name: str) -> None:
+    pytest.importorskip(LOGGERS[name].package, reason=f"the extra sihg[{name}] is not installed (make test-extras)")
+    run, path = Path("runs/killed"), os.pathsep.join([str(Path(__file__).resolve().parents[2]), *sys.path])
+    command = [sys.executable, "-m", "sihg", *TRAIN, "--log", f"{name},{__name__}:kill", "--out", str(run)]
+    environment = {**os.environ, "PYTHONPATH": path, "TRACKIO_DIR": _trackio_folder()}
+    assert subprocess.run(command, env=environment, capture_output=True, check=False).returncode == -signal.SIGKILL
+    assert main(["resume", str(run)]) == 0
+    kept = READERS[name](run)
+    assert kept.runs == 1
+    assert_equals_metrics(kept, run, 1e-6 if name == "tensorboard" else 0.0)
+    live = [step for step, _ in kept.points["step/loss"]]
+    assert len(live) == len({*live})
+    assert live[-7:] == list(range(9, 16))
+
+
+def _trackio_folder() -> str:
+    """Return the folder that Trackio uses in this process: it is fixed when the package is imported."""
+    module = sys.modules.get("trackio.utils")
+    return os.environ["TRACKIO_DIR"] if module is None else str(module.TRACKIO_DIR)
 
 
 @pytest.mark.parametrize("name", list(LOGGERS))

@@ -1,10 +1,12 @@
 """TensorBoard, through tensorboardX: event files in the folder `tensorboard` of the run."""
 
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from tensorboardX import SummaryWriter
+from tensorboardX.proto.event_pb2 import Event
 
 from sihg.errors import InputError
 from sihg.loggers.base import LoggedRun, Logger
@@ -30,6 +32,16 @@ class TensorBoardLogger(Logger):
             self.note("config", f"| setting | value |\n|---|---|\n{rows}", 0)
         return {"folder": FOLDER}
 
+    def last_steps(self) -> tuple[int, int]:
+        """Read them in the files: the writer is another thread."""
+        last = {"step/loss": 0, "loss": 0}
+        for file in Path(self._writer.logdir).glob(f"*{ENDING}"):
+            for event in _events(file.read_bytes()):
+                for value in event.summary.value:
+                    if value.tag in last:
+                        last[value.tag] = max(last[value.tag], event.step)
+        return last["step/loss"], last["loss"]
+
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """Write scalars, in float32 as TensorBoard has them."""
         for name, value in values.items():
@@ -44,3 +56,14 @@ class TensorBoardLogger(Logger):
     def end(self, *, finished: bool) -> None:  # noqa: ARG002
         """Close the file."""
         self._writer.close()
+
+
+def _events(content: bytes) -> Iterator[Any]:
+    """Yield the events of a file: each after its length and a checksum, before another; the last may be cut short."""
+    at = 0
+    while at + 12 <= len(content):
+        (size,) = struct.unpack("<Q", content[at : at + 8])
+        if at + 16 + size > len(content):
+            return
+        yield Event.FromString(content[at + 12 : at + 12 + size])
+        at += 16 + size

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 import trackio
+from trackio.sqlite_storage import SQLiteStorage
 
 from sihg.loggers.base import PROJECT, LoggedRun, Logger
 
@@ -31,6 +32,12 @@ class TrackioLogger(Logger):
                 auto_log_gpu=False,
             )
         return chosen
+
+    def last_steps(self) -> tuple[int, int]:
+        """Read them in the database: the writer is another thread."""
+        rows = SQLiteStorage.get_logs(self._run.project, self._run.name)
+        inside, ends = ([int(row["step"]) for row in rows if name in row] for name in ("step/loss", "loss"))
+        return max(inside, default=0), max(ends, default=0)
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """Add a row of numbers."""

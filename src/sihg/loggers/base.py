@@ -54,6 +54,14 @@ class Logger:
         """
         return {}
 
+    def last_steps(self) -> tuple[int, int] | None:
+        """Return the last step inside an epoch and the last end of an epoch that a continued run really has.
+
+        Asked after `begin`, of loggers that write in the background, so that a kill can lose what they took. None: all
+        that was taken is there.
+        """
+        return None
+
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """Add numbers by name. Steps never decrease while a run trains."""
 

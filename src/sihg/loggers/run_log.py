@@ -197,6 +197,8 @@ def _begin(run: LoggedRun, sent: Sent, names: Sequence[str], earlier: Iterable[s
         try:
             logger = make_logger(name)
             kept = logger.begin(run, known)
+            if known is not None and (last := logger.last_steps()) is not None:
+                sent.of(name).correct(*last)
         except Exception as error:  # a logger may raise anything
             if name not in names:
                 warn_of_failure(name, error)

@@ -39,6 +39,12 @@ class Received:
         self.epoch = max(self.epoch, line.epoch or 0)
         self.warnings |= {line.warning} if line.warning else set()
 
+    def correct(self, live: int, epoch: int) -> None:
+        """Go back to the last steps that the logger really has; warnings may be of the epochs that it lost."""
+        if epoch < self.epoch:
+            self.warnings.clear()
+        self.live, self.epoch = min(self.live, live), min(self.epoch, epoch)
+
 
 class Sent:
     """What all loggers of a run have received.
