@@ -15,7 +15,7 @@ from sihg.store.trust import OWNER
 
 NAME = "sums.json"
 FOR_PEOPLE = ("history.csv", "table.csv", "costs.csv")  # tables without a sum: nothing reads them again
-KINDS = (".md", ".html", ".svg", ".png")
+KINDS = (".md", ".tex", ".html", ".svg", ".png")
 
 
 class FileSums(Record, frozen=True, kw_only=True):
