@@ -33,7 +33,10 @@ EXAMPLES = {  # their arguments; these run on two processes: None
     "ddp.py": None,
     "fsdp2.py": None,
 }
-NEED = {"accelerate_loop.py": "accelerate"}  # is not a dependency: installed after all the others have run
+NEED = {  # the library is not a dependency: it is installed after all the others have run
+    "accelerate_loop.py": "accelerate",
+    "lightning_msi_hg.py": "lightning",
+}
 
 
 class Installed:
