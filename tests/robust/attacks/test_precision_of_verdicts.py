@@ -1,5 +1,6 @@
 """Attacks that search in bfloat16: float32 makes every verdict."""
 
+from copy import deepcopy
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ import sihg
 from sihg.robust import models
 from sihg.robust.attacks import APGD, FAB, PGD, Attack, Natural, Noise, Square
 from sihg.robust.attacks.attacked_rows import Rows
-from sihg.robust.attacks.registry import build_plan
+from sihg.robust.attacks.registry import Plan, build_plan
 from sihg.robust.attacks.runner import attack_batch, run_attacks
 from sihg.robust.attacks.search import Search
+from sihg.robust.data import Samples, as_samples
 from sihg.robust.evaluation.evaluate_run import EvaluationRequest
 from sihg.robust.gradients import compute_logits, inner_mode, misclassified
 from sihg.robust.precision import FormatChoice, number_formats
@@ -202,6 +204,48 @@ def test_the_record_names_the_format(model: nn.Module, tmp_path: Path, monkeypat
     monkeypatch.setattr(module, "choose_format", None)  # not asked where no attack could use it
     found = sihg.evaluate(model, digits(40), precision="auto", eps=EPS, attacks="natural")
     assert found.header.precision == "float32"
+
+
+def shifted(model: nn.Module, by: float) -> nn.Module:
+    """The same classifier with large logits, whose differences bfloat16 rounds."""
+    model = deepcopy(model)
+    head = [module for module in model.modules() if isinstance(module, nn.Linear)][-1]
+    with torch.no_grad():
+        head.bias.add_(by)
+    return model
+
+
+class Reversed(nn.Module):
+    """A classifier whose gradient has the wrong sign in bfloat16."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inner(x)
+        return 2 * out.detach() - out if out.dtype == torch.bfloat16 else out
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "auto"])
+def test_a_model_on_which_the_fast_search_would_fail_is_searched_in_float32(
+    model: nn.Module, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = import_module("sihg.robust.evaluation.search_format")
+    monkeypatch.setattr(module, "choose_format", lambda *_: FormatChoice("bfloat16", "planted"))
+    shared: dict[str, Any] = {"eps": EPS, "attacks": "natural,pgd-10,square-50", "samples": 60}
+    for planted, what in ((shifted(model, 2000.0), "margins"), (Reversed(model), "gradients")):
+        exact, found = (
+            sihg.evaluate(planted, digits(100), precision=name, **shared) for name in ("float32", precision)
+        )
+        assert found.header.precision == "float32"
+        assert torch.equal(found.broken, exact.broken)
+        (note,) = found.header.notes or [module.choose_precision(planted, *probe(), precision).reason]
+        assert f"bfloat16 changes the {what}" in note
+
+
+def probe() -> tuple[Samples, dict[str, Plan]]:
+    return as_samples(digits(100)), {"pgd": build_plan("pgd-10", Ball(EPS))}
 
 
 def test_unknown_formats_are_refused(model: nn.Module) -> None:

@@ -37,6 +37,7 @@ from sihg.robust.evaluation.targets import check_targeted, describe_targets, sel
 from sihg.robust.gradients import device_of
 from sihg.robust.models.outputs import unwrap_outputs
 from sihg.robust.models.training_tag import read_tag
+from sihg.robust.precision import FormatChoice
 from sihg.robust.threat import Ball
 from sihg.store.checkpoint import sha256_of_tensors
 from sihg.store.run_folder import FolderHandle, describe_environment
@@ -133,7 +134,9 @@ def make_task(
         stand_ins = find_stand_ins(model, by_module)  # by their names in the model that is attacked
         with replace_gradients(model, stand_ins):
             plans = _drop_vain_proofs(plans, model, whole)
-            choice = choose_precision(model, whole, plans, precision)
+            own = choose_precision(model, whole, plans, precision)
+    choice = FormatChoice(*processes.gather([own.name, own.reason])[0])  # `auto` is measured, and processes may differ
+    fallback = f"searched in float32: {choice.reason}" if (precision, choice.name) == ("bfloat16", "float32") else ""
     eligible, chosen = select_targets(targets, whole)
     index = stratified_subset(replace(whole, x=eligible, y=whole.y[eligible], lazy=None), count, seed).x
     if chosen is not None:
@@ -157,9 +160,9 @@ def make_task(
         device=str(device_of(model)),
         rule=f"{rule}, targeted at {target}" if target else rule,
         target=target,
-        precision=processes.gather(choice.name)[0],  # `auto` is measured, and processes may differ
+        precision=choice.name,
         bpda={name: stand_in.name for name, stand_in in found.items()},
-        notes=(note,) if note else (),
+        notes=tuple(filter(None, (note, fallback))),
         eot=draws.eot,
         votes=draws.votes,
     )
