@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from collections.abc import Sequence
 from email import message_from_bytes
@@ -16,7 +17,7 @@ import sihg
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "sihg"
-DEVELOPMENT = {"bench", "dev", "docs", "peer", "test"}  # dependency groups, which nobody can install from the wheel
+GROUPS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]  # not for users
 
 
 @pytest.fixture(name="dist", scope="module")
@@ -52,7 +53,7 @@ def test_metadata(dist: Path) -> None:
     assert found["Author"] == "The sihg developers"
     assert found["License-Expression"] == "Apache-2.0 AND CC-BY-4.0"
     assert found.get_all("License-File") == ["LICENSE", "src/sihg/robust/data/digits.txt"]
-    assert not DEVELOPMENT & set(found.get_all("Provides-Extra", []))
+    assert not GROUPS.keys() & set(found.get_all("Provides-Extra", []))
     assert len(found.get_all("Project-URL", [])) >= 4
 
 
