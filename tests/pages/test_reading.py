@@ -17,7 +17,7 @@ def test_a_page_never_scrolls_sideways(open_page: OpenPage, kind: str, width: in
     page = open_page(kind, width)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     sizes = page.eval_on_selector_all(
-        "figure svg, figure img",
+        "figure > svg, figure > img",
         "all => all.filter(f => f.checkVisibility()).map(f => f.getBoundingClientRect().width)",
     )
     assert sizes

@@ -66,7 +66,7 @@ class Headline:
     """The groups to draw, and what their robust accuracy is measured with."""
 
     groups: tuple[BarGroup, ...]
-    attack: str  # empty if each group names its own
+    attack: str  # in words; empty if each group names its own
 
 
 def training_headline(entries: Sequence[Entry]) -> Headline | None:
@@ -96,7 +96,7 @@ def training_headline(entries: Sequence[Entry]) -> Headline | None:
             )
         )
     known = tuple(group for group in groups if group.robust or group.clean)
-    return Headline(known, attack)
+    return Headline(known, attack.replace(ALL, "all attacks", 1) if attack.startswith(ALL) else attack)
 
 
 def _attack_groups(entry: Entry, columns: dict[str, dict[str, Evaluation]]) -> tuple[BarGroup, ...]:

@@ -7,12 +7,12 @@ from sihg.report.tables.table import NO_BREAK, PERCENT, Cell, Table, for_reading
 from sihg.report.tables.training_tables import CLEAN, TEST
 from sihg.store.statistics import Spread, spread_text
 
-ABOUT = ("entry", "method", "data", "model", "norm", "eps")
+ABOUT = ("method", "data", "model", "norm", "eps")
 COSTS = ("passes", "seconds", "trials", "epochs", "epochs_asked", "samples")
 
 
 def results_first(table: Table, hidden: Collection[str] = ()) -> Table:
-    """Order the columns of results: the entry, robust accuracy (the strongest attack first), clean accuracy, costs.
+    """Order the columns: the entry, robust accuracy (the strongest attack first), clean accuracy, settings, costs.
 
     `all` is left out where it is the same as one attack in every row; columns named in `hidden` are left out. A table
     without results on test samples keeps its order.
@@ -28,7 +28,7 @@ def results_first(table: Table, hidden: Collection[str] = ()) -> Table:
     doubled = [key for key in every if any(cells[key] == cells[other] for other in robust if other != key)]
     sizes = [column.key for column in table.columns if column.size_of]
     about, costs = ([key for key in group if key in keys] for group in (ABOUT, COSTS))
-    return table.part(*about, *(key for key in robust if key not in doubled), *clean, *sizes, *costs)
+    return table.part("entry", *(key for key in robust if key not in doubled), *clean, *sizes, *about, *costs)
 
 
 def results_latex(table: Table, is_ours: Sequence[bool]) -> str:
