@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shutil
 import sys
 
 from docs_site import api, commands, notebooks
@@ -14,6 +15,8 @@ def main() -> None:
     parser.add_argument("--no-notebooks", action="store_true", help="show the code of notebooks without running it")
     run = not parser.parse_args().no_notebooks
     site = Site()
+    if run:  # a server goes on with the pages that are there
+        shutil.rmtree(OUT, ignore_errors=True)
     OUT.mkdir(parents=True, exist_ok=True)
     copy_assets()
     for page in sorted(DOCS.rglob("*.md")):

@@ -40,6 +40,8 @@ def as_markdown(notebook: dict[str, Any], path: PurePosixPath) -> str:
             continue
         parts.append(f"```python\n{text}\n```")
         outputs = [output for output in cell["outputs"] if output.get("name") != "stderr"]  # that is progress
+        if "remove-output" in cell["metadata"].get("tags", []):  # as Jupyter Book does
+            outputs = []
         shown = [output for output in outputs if "image/png" not in output.get("data", {})]
         if printed := "".join(map(_text, shown)).rstrip():
             parts.append(f'```{{ .text .output title="Output" }}\n{printed}\n```')

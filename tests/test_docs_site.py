@@ -68,11 +68,13 @@ def test_outputs_of_a_cell_become_one_block(out: Path) -> None:
     ]
     cells = [
         {"cell_type": "markdown", "source": "# Title\n\nText."},
-        {"cell_type": "code", "source": "# a figure\nplot()", "outputs": outputs},
+        {"cell_type": "code", "source": "long()", "metadata": {"tags": ["remove-output"]}, "outputs": outputs},
+        {"cell_type": "code", "source": "# a figure\nplot()", "metadata": {}, "outputs": outputs},
     ]
     page = notebooks.as_markdown({"cells": cells}, PurePosixPath("docs/tutorials/n.ipynb"))
     assert 'title="Output" }\none\ntwo\n```' in page
     assert "progress" not in page
+    assert page.count("one") == 1
     assert "![a figure](n-1.png)" in page
     assert (out / "tutorials" / "n-1.png").read_bytes() == b"\0\0\0"
     assert (out / "tutorials" / "n.ipynb").exists()
