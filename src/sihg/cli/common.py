@@ -108,10 +108,14 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
 
 
 def add_log(parser: argparse.ArgumentParser) -> None:
-    """Add the flag for loggers."""
+    """Add the flag for loggers.
+
+    On Python 3.11 torchrun takes a `--log` of its script for an abbreviation of its own flags: hence two names.
+    """
     about = "report to tensorboard, wandb, mlflow or trackio, several by comma, or to a function or class of your own, "
-    about += "PATH.py:NAME, that is called with each event; a resumed run continues its loggers"
-    parser.add_argument("--log", action="append", default=[], metavar="A,B", help=about)
+    about += "PATH.py:NAME, that is called with each event; a resumed run continues its loggers; under torchrun write "
+    about += "--logger, since --log is an abbreviation there"
+    parser.add_argument("--log", "--logger", action="append", default=[], metavar="A,B", help=about)
 
 
 @contextmanager

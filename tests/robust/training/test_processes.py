@@ -265,7 +265,7 @@ def test_ctrl_c_saves_a_checkpoint_and_resume_ends_as_if_nobody_had_pressed_it(
 ) -> None:
     run, begun = tmp_path / "run", tmp_path / "begun"
     (tmp_path / "slow.py").write_text(LOGGER.format(path=str(begun)), encoding="utf-8")
-    started = begin(2, sihg(*TRAIN, "--out", run, "--log", f"{tmp_path / 'slow.py'}:wait"))
+    started = begin(2, sihg(*TRAIN, "--out", run, "--logger", f"{tmp_path / 'slow.py'}:wait"))
     wait_for(begun, started)
     started.send_signal(number)  # to torchrun, which passes it on
     result = finish(started)
