@@ -111,3 +111,12 @@ def test_a_resumed_choice_takes_no_numbers_either() -> None:
         solve(problem, "auto", state=state, sigma=0.1)
     with refused("auto-settings", name="tau"):
         solve(problem, "auto", state=state, steps={"tau": 0.1})
+
+
+def test_the_path_of_a_trial_is_kept(tmp_path: Path) -> None:
+    """Of a problem in the plane the trajectory has every iterate, those of the trial too."""
+    (row,) = compare("forsaken", "auto", iterations=10, folder=tmp_path / "c").methods
+    columns, *points = (tmp_path / "c" / "auto" / "trajectory.csv").read_text().splitlines()
+    assert columns.startswith("iteration,w,delta")
+    assert len(points) == row.iterations + 1
+    assert row.iterations > 10

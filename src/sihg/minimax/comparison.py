@@ -19,9 +19,10 @@ from sihg.minimax._load_benchmark import IN_PYTHON, Source, load_benchmark, reci
 from sihg.minimax._solve_folder import Point, SolveFolder, identity
 from sihg.minimax._start import AUTO, RULES, check_rule, check_suits, start_solve
 from sihg.minimax.history import History
+from sihg.minimax.problem import Problem
 from sihg.minimax.solve import Result, Run
 from sihg.minimax.solve_state import SolveState
-from sihg.minimax.solvers import method_class
+from sihg.minimax.solvers import method_class, method_name
 from sihg.parse import parse_names
 from sihg.store.files import make_folder
 from sihg.store.run_folder import describe_environment, locked
@@ -189,6 +190,8 @@ class Comparison:
         at = start_solve(problem, method, steps, config.seed, state, given if state is None else None)
         if state is None and config.gradients is not None and _spent(at) >= config.gradients:
             raise InputError("auto-budget", gradients=config.gradients, least=_spent(at) + 1)
+        if keeps_path and state is None:
+            path += _trial_path(problem, at)
         run = Run(
             problem,
             at,
@@ -287,6 +290,17 @@ class Comparison:
 def _spent(at: SolveState) -> int:
     """Return the block gradients so far; before the first iteration they are those of the trials of "auto"."""
     return at.w_gradients + at.delta_gradients
+
+
+def _trial_path(problem: Problem, at: SolveState) -> list[Point]:
+    """Return the points of the trial with which "auto" begins, by doing its iterations again."""
+    if not at.iteration:
+        return []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        start = start_solve(problem, method_name(at.method), {}, at.seed, None, at.candidates[0].steps)
+    run = Run(problem, start, iterations=at.iteration, tolerance=None, record_every=None)
+    return [(run.at.iteration, float(run.at.inner.w), float(run.at.inner.delta)) for _ in run.iterate()]
 
 
 def _setting_names(method: str) -> set[str]:
