@@ -40,7 +40,7 @@ ENTRIES: dict[str, tuple[str, dict[str, Any]]] = {  # method, what differs
     "pgd": ("pgd", {}),
 }
 RAMPS = {"no-ramp": 0, "ramp": RAMP_EPOCHS}
-RATES = {"ramp": (0.04, 0.08), "no-ramp": (0.02, 0.04)}
+RATES = {"ramp": (0.04, 0.08), "no-ramp": (0.01, 0.02, 0.04)}
 STUCK = 0.15  # a natural accuracy below this is a constant prediction
 
 
