@@ -17,7 +17,7 @@ from benchmarks.grid_cells import run_cells
 from benchmarks.timing import Row, format_table
 from sihg.experiments.grid_run import build_grid
 from sihg.report.read.runs import TrainingRun, read_runs
-from sihg.store.archive import unpacked
+from sihg.store.archive import is_archive, unpacked
 from sihg.store.statistics import Spread, spread, welch
 
 ATTACKS = ("natural", "pgd-20", "pgd-50-2")
@@ -69,7 +69,7 @@ def train(out: Path, regime: str, entry: str, rate: float, trials: int) -> None:
 def read(folders: Sequence[Path]) -> dict[tuple[str, str, float], list[TrainingRun]]:
     """Return the runs by regime, entry and learning rate, in the order of the seeds."""
     found: dict[tuple[str, str, float], list[TrainingRun]] = {}
-    for run in read_runs(folders):
+    for run in (run for run in read_runs(folders) if run.evaluations):
         regime, entry, rate = run.folder.path.parent.name.split("_")
         found.setdefault((regime, entry, float(rate.removeprefix("lr-"))), []).append(run)
     return {key: sorted(runs, key=lambda run: run.folder.path.name) for key, runs in found.items()}
@@ -101,7 +101,8 @@ def tables(runs: dict[tuple[str, str, float], list[TrainingRun]]) -> str:
         spreads: dict[str, dict[str, Spread]] = {}
         for entry in entries:
             at = {rate: runs[regime, entry, rate][0] for rate in RATES[regime] if (regime, entry, rate) in runs}
-            tuned.append({regime: entry, **{f"lr {rate:g}": f"{100 * held_out(run):.1f}" for rate, run in at.items()}})
+            scores = {rate: f"{100 * held_out(run):.1f}" for rate, run in at.items()}
+            tuned.append({regime: entry, **{f"lr {rate:g}": scores.get(rate, "-") for rate in RATES[regime]}})
             rate = best_rate(runs, regime, entry)
             trials = [accuracies(run) for run in runs[regime, entry, rate]]
             spreads[entry] = {a: s for a in ATTACKS if (s := spread([trial[a] for trial in trials])) is not None}
@@ -143,7 +144,8 @@ def main() -> int:
             for regime in RAMPS:
                 for entry in ENTRIES:
                     train(args.out, regime, entry, best_rate(chosen, regime, entry), seeds)
-    with unpacked([args.records or args.out]) as found:
+    path = args.records or args.out
+    with unpacked([path] if is_archive(path) else sorted(path.iterdir())) as found:
         print(tables(read(found.folders)))
     return 0
 
