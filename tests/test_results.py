@@ -17,8 +17,6 @@ PAGES = {  # by archive: its page, and the digits behind the point there
     "mnist-no-box": ("mnist-methods", 2),
     "mnist-robust-wide": ("mnist", 1),
     "mnist-robust-wide-ball": ("mnist", 1),
-    "mnist-certified": ("mnist", 1),
-    "mnist-controls": ("mnist-controls", 1),
     "method-table": ("method-table", 1),
     "paper-mnist": ("paper-settings", 2),
     "svhn": ("svhn", 2),

@@ -156,6 +156,7 @@ def test_the_report_names_what_the_preset_names(data: str, method: str) -> None:
     settings = preset(data, method)
     paper = find_published(settings)
     assert paper is not None
-    curves = {"validation": (2000, 26_032 if data == "svhn" else 10_000)}
+    is_alone = method == "yopo" and data != "mnist"  # the recipe is its authors'
+    curves = {} if is_alone else {"validation": (2000, 26_032 if data == "svhn" else 10_000)}
     normalised = {"model": ("norm-cnn", "small-cnn")} if data == "mnist" else {}
     assert departures(settings, paper.recipe) == curves | normalised
