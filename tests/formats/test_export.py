@@ -110,6 +110,9 @@ def test_damaged_and_foreign_folders(run: Path, tmp_path: Path) -> None:
         ({"model": "nets.py:make"}, "foreign-code"),
         ({"format": 9}, "hub-folder-format"),
         ({"shape": "x"}, "hub-folder-unreadable"),
+        ({"shape": [1, 10**5, 10**5]}, "weights-other-model"),  # which would need 120 GB
+        ({"shape": [1, 10**12, 10**12]}, "weights-other-model"),
+        ({"width": 1e9}, "weights-other-model"),
     ):
         config.write_text(json.dumps(content | change))
         with refused(code):
@@ -134,9 +137,12 @@ def test_paths_of_this_machine_stay_here(tmp_path: Path) -> None:
     np.savez(source, x_train=x[:40], y_train=y[:40], x_test=x[40:], y_test=y[40:])
     words = ["--data", f"npz:{source}", "--method", "fgsm", "--eps", "0.1", "--epochs", "1", "--validation", "0"]
     assert main(["train", *words, "--out", str(tmp_path / "run")]) == 0
+    assert main(["evaluate", str(tmp_path / "run"), "--attacks", "natural,standard", "--samples", "10"]) == 0
     sihg.export(tmp_path / "run", tmp_path / "model", to="hf")
-    for name in ("config.json", "README.md"):
-        text = (tmp_path / "model" / name).read_text()
+    sihg.export(tmp_path / "run", tmp_path / "info", to="robustbench")
+    info = tmp_path / "info" / "model_info" / "npz_mine_npz" / "Linf" / "run.json"
+    for file in (tmp_path / "model" / "config.json", tmp_path / "model" / "README.md", info):
+        text = file.read_text()
         assert "secret" not in text
         assert "npz:mine.npz" in text
 
@@ -176,6 +182,15 @@ def test_a_card_without_evaluations_says_how_to_make_one(run: Path, tmp_path: Pa
     assert "have not been evaluated yet" in card
     assert f"sihg evaluate {run.name} --attacks natural,standard" in card
     assert "model-index" not in card
+
+
+def test_commands_of_the_card_quote_names(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(run)
+    sihg.export(".", tmp_path / 'my "model"', to="hf")
+    card = (tmp_path / 'my "model"' / "README.md").read_text()
+    assert f"sihg evaluate {run.name} --attacks" in card
+    assert 'sihg.load("my \\"model\\"")' in card
+    assert "sihg evaluate 'my \"model\"' --attacks" in card
 
 
 def test_evaluations_of_other_weights_are_left_out(evaluated: Path, tmp_path: Path) -> None:

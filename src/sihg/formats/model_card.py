@@ -1,6 +1,7 @@
 """The model card of a run, README.md of the hub: filled in from the records, by a template."""
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -43,7 +44,7 @@ def model_card(source: SourceRun, out: Path) -> str:
         keep_trailing_newline=True,
         autoescape=False,  # Markdown
     )
-    pages.filters["cell"], pages.filters["count"] = _cell, _count
+    pages.filters |= {"cell": _cell, "count": _count, "shell": shlex.quote, "literal": json.dumps}
     settings, records = source.settings, list(source.records.values())
     attacks = [record for record in records if isinstance(record, EvaluationRecord)]
     curves = [record for record in records if isinstance(record, CurveRecord)]
@@ -52,7 +53,6 @@ def model_card(source: SourceRun, out: Path) -> str:
         front=front_matter(source, attacks),
         name=source.name,
         folder=out.name or "model",
-        run=source.folder.path.name,
         settings=settings,
         ball=describe_threat(settings),
         parameters=sum(p.numel() for p in source.build().parameters()),

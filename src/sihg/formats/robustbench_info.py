@@ -1,6 +1,7 @@
 """The model_info JSON of RobustBench, with its field names. What only the authors know is null."""
 
 import json
+import re
 from pathlib import Path
 
 from sihg.errors import InputError
@@ -27,7 +28,8 @@ def write_robustbench_info(source: SourceRun, out: Path, *, overwrite: bool = Fa
     record = _find_record(source)
     rows = {row.attack: row for row in record.attacks}
     threat = THREATS.get(record.norm, record.norm)
-    file = out if out.suffix == ".json" else out / "model_info" / record.data / threat / f"{source.name}.json"
+    folders = (re.sub(r"[^\w-]+", "_", name) for name in (record.data, threat))  # a record may have a path here
+    file = out if out.suffix == ".json" else Path(out, "model_info", *folders, f"{source.name}.json")
     if status(file) is not None and not overwrite:
         raise InputError("export-exists", out=file)
     content = {

@@ -84,10 +84,10 @@ class SourceRun:
 
     @cached_property
     def records(self) -> dict[str, EvaluationRecord | CurveRecord]:
-        """The records of evaluations of these weights, by name."""
+        """The records of evaluations of these weights, by name; of paths only the last name, as in the settings."""
         names = [name for name in list_names(self.folder.evaluation) if name.endswith(".json") and name[0] != "."]
         found = {name.removesuffix(".json"): read_evaluation(self.folder.evaluation / name) for name in sorted(names)}
-        return {name: record for name, record in found.items() if record.sha256 == self.sha256}
+        return {name: _without_folders(record) for name, record in found.items() if record.sha256 == self.sha256}
 
     def build(self) -> nn.Module:
         """Return the model with its weights, on the CPU."""
@@ -109,6 +109,17 @@ def open_source_run(run: Path, checkpoint: str, *, model: str | nn.Module | None
     if weights.folder is None:
         raise InputError("not-a-run", path=run, what="has no config.toml")
     return SourceRun(weights, weights.folder, model)
+
+
+def _without_folders(record: EvaluationRecord | CurveRecord) -> EvaluationRecord | CurveRecord:
+    """Return a record whose data and attacks have no folders in their names."""
+    replace = msgspec.structs.replace
+    record = replace(record, data=str(_last_name(record.data)))
+    if isinstance(record, EvaluationRecord):
+        attacks = [replace(row, attack=str(_last_name(row.attack))) for row in record.attacks]
+        return replace(record, attacks=tuple(attacks))
+    curves = [replace(row, attack=str(_last_name(row.attack))) for row in record.curves]
+    return replace(record, curves=tuple(curves))
 
 
 def _last_name(value: Value) -> Value:

@@ -82,6 +82,13 @@ def test_a_run_says_how_to_make_it_again(tmp_path: Path) -> None:
     assert "sihg evaluate &#39;my run&#39; --attacks pgd-20 --curve 0:0.2:3 --checkpoint best" in page
 
 
+def test_what_records_name_is_quoted_in_commands(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    write_evaluation(run, attacks=[attack_row("a.py:A; reboot", 0.5)])
+    report(run)
+    assert "--attacks &#39;a.py:A; reboot&#39;" in read_page(run)
+
+
 def test_a_grid_says_its_own_command(tmp_path: Path) -> None:
     write_run(tmp_path / "pgd-s0", method="pgd")
     grid = {"attacks": ["natural"], "test_samples": "all", "threads": 1, "methods": {"pgd": {}}}

@@ -39,7 +39,7 @@
 
   function sortKey(cell) {
     const data = cell.querySelector("data");
-    if (data) return Number(data.value);
+    if (data) return Number.isFinite(Number(data.value)) ? Number(data.value) : null;
     const text = cell.textContent.trim();
     return text === "—" || text === "" ? null : text;
   }

@@ -36,10 +36,11 @@ def _evaluations(run: TrainingRun, name: str) -> list[str]:
     lines = []
     for found in by_record.values():
         attacks = ",".join(dict.fromkeys(evaluation.attack for evaluation in found))
-        lines.append(f"sihg evaluate {name} --attacks {attacks}{_which(found[0])}")
-    return lines + [
-        f"sihg evaluate {name} --attacks {curve.attack} --curve {_radii(curve)}{_which(curve)}" for curve in run.radii
-    ]
+        lines.append(f"sihg evaluate {name} --attacks {shlex.quote(attacks)}{_which(found[0])}")
+    for curve in run.radii:
+        attack = shlex.quote(curve.attack)
+        lines.append(f"sihg evaluate {name} --attacks {attack} --curve {_radii(curve)}{_which(curve)}")
+    return lines
 
 
 def _which(found: Evaluation | RadiusCurve) -> str:
@@ -56,14 +57,15 @@ def evaluation_commands(records: Mapping[Path, AnyRecord]) -> str:
     """Return the commands that make records of models from elsewhere again, without the flags that load the model."""
     lines = []
     for record in records.values():
-        ball = f"--norm {record.norm}" + (f" --eps {record.eps:g}" if isinstance(record.eps, float) else "")
+        eps = f" --eps {record.eps:g}" if isinstance(record.eps, float) else ""
+        ball = f"--norm {shlex.quote(record.norm)}{eps}"
         samples = f" --samples {record.samples} --seed {record.seed}" if record.samples < record.of else ""
         about = f"sihg evaluate MODEL --data {shlex.quote(record.data)} {ball}{samples}"
         if isinstance(record, EvaluationRecord):
             attacks = [row.attack for row in record.attacks if row.attack != ALL_ROWS and not row.proof]
-            lines.append(f"{about} --attacks {','.join(attacks)}")
+            lines.append(f"{about} --attacks {shlex.quote(','.join(attacks))}")
         elif isinstance(record, CurveRecord) and record.curves:
             attacks = list(dict.fromkeys(row.attack for row in record.curves if not row.proof))
             radii = f"{record.eps[0]:g}:{record.eps[-1]:g}:{len(record.eps)}"
-            lines.append(f"{about} --attacks {','.join(attacks)} --curve {radii}")
+            lines.append(f"{about} --attacks {shlex.quote(','.join(attacks))} --curve {radii}")
     return "\n".join(lines)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import torch
 from torch import Tensor, nn
 
 from sihg.errors import InputError, UnknownNameError
@@ -73,7 +74,22 @@ class Weights:
             raise InputError("load-needs-model", model=settings.model, path=self.source_name)
         if shape is None or classes is None:
             raise InputError("weights-shape-missing", source=self.source)
+        if settings.model in models.MODELS and self.foreign is None:
+            self._check_size(shape, classes)
         return models.build(settings.model, shape, classes, width=settings.width)
+
+    def _check_size(self, shape: tuple[int, ...], classes: int) -> None:
+        """Raise InputError if the model has more values than there are: its files must not decide how much memory."""
+        has = sum(value.numel() for value in self.tensors.values())
+        try:
+            with torch.device("meta"):
+                model = models.build(self.settings.model, shape, classes, width=self.settings.width)
+            needs = sum(value.numel() for value in model.state_dict().values())
+        except (RuntimeError, TypeError):  # more than torch can count
+            needs = 2**63
+        if needs > has:
+            why = f"it needs {needs:,} values, they are {has:,}"
+            raise InputError("weights-other-model", source=self.source, type=self.settings.model, why=why)
 
 
 def read_run_weights(
