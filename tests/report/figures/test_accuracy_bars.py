@@ -58,6 +58,16 @@ def test_an_attack_that_only_one_entry_has_is_not_the_headline(tmp_path: Path) -
     assert headline.attack == "pgd-20"
 
 
+def test_names_of_attacks_are_not_formulas(tmp_path: Path) -> None:
+    for name in "mp":
+        run = write_run(tmp_path / name, method=name)
+        write_evaluation(run, attacks=[attack_row("natural", 0.9), attack_row("$x_$.py:A", 0.5)])
+    headline = training_headline(entries(tmp_path))
+    assert headline is not None
+    for figure in (accuracy_bars(headline), robust_against_passes(headline)):
+        figure.savefig(tmp_path / "figure.svg")  # an error, if $x_$ were a formula
+
+
 def test_one_entry_shows_every_attack(tmp_path: Path) -> None:
     evaluated(tmp_path / "m", 0.75, 0.5, 0.375)
     headline = training_headline(entries(tmp_path))

@@ -19,6 +19,7 @@ from sihg.report.figures.style import (
     fit_name,
     name_curves,
     number_log_axis,
+    show_plain_text,
     thousands_formatter,
 )
 from sihg.report.read.evaluations import ALL, PROVEN, Evaluation
@@ -191,7 +192,8 @@ def accuracy_bars(headline: Headline) -> Figure:
             Patch(color=QUIET, alpha=PALE, label="clean"),
         ]
         place = (LEFT - 0.1) / WIDTH, 1.0
-        figure.legend(handles=handles, loc="upper left", bbox_to_anchor=place, ncols=2, frameon=False, handlelength=1.2)
+        look = {"ncols": 2, "frameon": False, "handlelength": 1.2}
+        show_plain_text(figure.legend(handles=handles, loc="upper left", bbox_to_anchor=place, **look))
     return figure
 
 
@@ -226,7 +228,8 @@ def robust_against_passes(headline: Headline) -> Figure:
     box = (PANEL_LEFT / WIDTH, 0.55 / height, 1 - (PANEL_LEFT + PANEL_RIGHT) / WIDTH, panel / height)
     axes = figure.add_axes(box)
     axes.grid(visible=True)
-    axes.set(xlabel="gradient passes per training sample", ylabel=f"robust accuracy ({fit_name(headline.attack, 24)})")
+    axes.set_xlabel("gradient passes per training sample")
+    axes.set_ylabel(f"robust accuracy ({fit_name(headline.attack, 24)})", parse_math=False)
     passes = [cost for _, cost, _ in groups]
     if max(passes) > FAR * min(passes):
         axes.set_xscale("log")
