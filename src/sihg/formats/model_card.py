@@ -116,13 +116,21 @@ def _indented(lines: Sequence[str], first: str) -> list[str]:
 
 def _result(data: str, record: EvaluationRecord) -> dict[str, object]:
     metrics = [
-        {"type": "accuracy", "name": f"accuracy under {row.attack}, {record.norm} eps {record.eps:.6g}", "value": value}
+        {"type": "accuracy", "name": _metric_name(record, row.attack), "value": round(row.accuracy, 6)}
         for row in record.attacks
         if not row.proof
-        for value in [round(row.accuracy, 6)]
     ]
     dataset = {"name": record.data or data, "type": HUB_DATA.get(record.data, record.data), "split": record.split}
     return {"task": {"type": "image-classification"}, "dataset": dataset, "metrics": metrics}
+
+
+def _metric_name(record: EvaluationRecord, attack: str) -> str:
+    """Name an accuracy; what "all" stands for differs between evaluations, so its attacks are named."""
+    if attack == "natural":
+        return "clean accuracy"
+    if attack == "all":
+        attack = "all of " + ", ".join(row.attack for row in record.attacks if row.attack != "all" and not row.proof)
+    return f"accuracy under {attack}, {record.norm} eps {record.eps:.6g}"
 
 
 def describe_threat(settings: Mapping[str, object]) -> str:
