@@ -46,7 +46,7 @@ METHODS: dict[str, type[AnyMethod]] = {
 def method_class(name: str) -> type[AnyMethod]:
     """Return the class of a method, or raise UnknownNameError."""
     if name not in METHODS:
-        raise UnknownNameError("method", name, list(METHODS))
+        raise UnknownNameError("method", name, [*METHODS, "auto"])
     return METHODS[name]
 
 
