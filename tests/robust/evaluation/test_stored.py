@@ -139,7 +139,7 @@ def test_another_version_or_processor_is_another_evaluation(
     evaluated(run)
     here = msgspec.structs.replace(describe_environment(), **{name: "another"})
     for module in ("stored", "evaluate", "task"):
-        monkeypatch.setattr(import_module(f"sihg.robust.evaluation.{module}"), "describe_environment", lambda: here)
+        monkeypatch.setattr(import_module(f"sihg.robust.evaluation.{module}"), "describe_environment", lambda **_: here)
     assert evaluated(run)[1]
 
 
