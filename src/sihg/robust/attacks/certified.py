@@ -80,7 +80,7 @@ class Proof(Certified):
 
     def remark(self, classes: int) -> str:  # noqa: ARG002
         """Say what becomes of the samples."""
-        return "samples that interval bounds prove to hold are not attacked"
+        return "samples that interval bounds prove robust are not attacked; this row is not a certified accuracy"
 
     def search(self, search: Search, seed: int) -> None:  # noqa: ARG002
         """Record a margin above 0 where the bounds prove it, else one below 0."""

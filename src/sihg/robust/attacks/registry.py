@@ -40,7 +40,7 @@ ATTACK_FORMS = {  # what `build_plan` takes (R: restarts, each on the samples th
     "noise[-N]": "N = 10 points anywhere in the ball and N on its surface",
     "transfer:RUN": "the points where PGD-20 on another run ends",
     "standard": f"{', '.join(STANDARD)} in turn, each on the samples that are not broken yet (as AutoAttack)",
-    "certified": "no attack: samples that interval bounds prove to hold, a lower bound (linf)",
+    "certified": "no attack: samples that interval bounds prove robust, a lower bound (linf)",
     FORMS[0]: "your own: a class that derives from Attack, or a function (model, x, y) -> x_adv",
     FORMS[1]: "the same in a file",
 }

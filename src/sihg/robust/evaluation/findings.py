@@ -284,7 +284,7 @@ def describe_ball(ball: Ball) -> str:
     """Describe the attacker; eps also in steps of 8-bit images where the values have a range of 1."""
     low, high = (0.0, 0.0) if ball.bounds is None else ball.bounds
     unit = ball.norm == "linf" and bool((torch.as_tensor(high) - torch.as_tensor(low) == 1).all())
-    pixels = f" = {255 * ball.eps:.3g}/255" if unit else ""
+    pixels = f" = {255 * ball.eps:.4g}/255" if unit else ""
     return f"{ball.norm}, eps {ball.eps:.4g}{pixels}"
 
 
