@@ -203,6 +203,8 @@ def test_wrong_inputs_are_named() -> None:
     big = nn.Sequential(nn.Flatten(), nn.Linear(100, 10))
     with refused("model-refuses-samples", shape=(1, 8, 8), remedy="give it data of its size and type"):
         evaluate(big, digits(5), attacks="natural", eps=0.1)
+    with refused("model-refuses-samples"):  # also where interval bounds are looked for before
+        evaluate(big, digits(5), attacks="standard", eps=0.1)
     double = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).double()
     with refused("model-refuses-samples", dtype=torch.float32):
         check_model(double, digits(5), as_stored=True)

@@ -92,10 +92,10 @@ class Proof(Certified):
 
 
 def has_interval_bounds(model: nn.Module, x: Tensor) -> bool:
-    """Return whether every layer of the model has interval bounds at these samples."""
+    """Return whether every layer of the model has interval bounds at these samples, and takes them at all."""
     try:
         Certified(eps=0.0, bounds=None).check(model, x)
-    except InputError:
+    except (InputError, RuntimeError, TypeError, ValueError, IndexError):  # those of a model: `check_model` says why
         return False
     return True
 
