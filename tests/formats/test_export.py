@@ -279,13 +279,19 @@ def test_a_graph_that_differs_is_refused(tmp_path: Path) -> None:
         (lambda part: model(part) + 2e-5, "export-differs"),
         (lambda part: model(part)[:2], "export-shape"),
     ):
-        out.write_text("a graph")
         with refused(code, out=out):
             graph_files._compare(model, x, wrong, out)
-        assert not out.exists()
-    out.write_text("a graph")
     with refused("export-differs"):
         graph_files._compare(model, x, lambda part: model(part) * float("nan"), out)
+
+
+def test_an_earlier_file_stays_if_the_new_one_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "model.pt2"
+    out.write_text("the earlier graph")
+    monkeypatch.setattr(graph_files, "MAX_DIFFERENCE", -1.0)
+    with refused("export-differs", out=out):
+        graph_files.write_torch_export(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval(), images(8), out)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("model.pt2", "the earlier graph")]
 
 
 def test_a_model_that_has_no_graph(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 import logging
 import warnings
-from collections.abc import Callable
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from importlib import import_module
 from io import StringIO
 from pathlib import Path
@@ -35,30 +35,42 @@ def write_onnx(model: nn.Module, x: Tensor, out: Path) -> float:
             import_module(name)
         except ImportError as error:
             raise InputError("onnx-missing", package=name, error=error) from error
-    with _quiet("onnx"):
-        torch.onnx.export(
-            model,
-            (x[:2],),
-            str(out),
-            input_names=[INPUT],
-            output_names=[OUTPUT],
-            dynamic_shapes=({0: torch.export.Dim("batch")},),
-            dynamo=True,
-            external_data=False,
-            verbose=False,
-        )
     runtime: Any = import_module("onnxruntime")
-    session = runtime.InferenceSession(str(out), providers=["CPUExecutionProvider"])
-    return _compare(model, x, lambda part: torch.from_numpy(session.run([OUTPUT], {INPUT: part.numpy()})[0]), out)
+    with _beside(out) as part:
+        with _quiet("onnx"):
+            torch.onnx.export(
+                model,
+                (x[:2],),
+                str(part),
+                input_names=[INPUT],
+                output_names=[OUTPUT],
+                dynamic_shapes=({0: torch.export.Dim("batch")},),
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+            )
+        session = runtime.InferenceSession(str(part), providers=["CPUExecutionProvider"])
+        return _compare(model, x, lambda some: torch.from_numpy(session.run([OUTPUT], {INPUT: some.numpy()})[0]), out)
 
 
 def write_torch_export(model: nn.Module, x: Tensor, out: Path) -> float:
     """Write a file of torch.export with a dynamic batch size; return the largest difference of a logit."""
-    with _quiet("torch-export"):
-        program = torch.export.export(model, (x[:2],), dynamic_shapes=({0: torch.export.Dim("batch")},))
-        torch.export.save(program, str(out))
-    module = torch.export.load(str(out)).module()
-    return _compare(model, x, module, out)
+    with _beside(out) as part:
+        with _quiet("torch-export"):
+            program = torch.export.export(model, (x[:2],), dynamic_shapes=({0: torch.export.Dim("batch")},))
+            torch.export.save(program, str(part))
+        return _compare(model, x, torch.export.load(str(part)).module(), out)
+
+
+@contextmanager
+def _beside(out: Path) -> Iterator[Path]:
+    """Give a path for the new file, which takes the place of an earlier one only if the block ends without an error."""
+    part = out.with_name(f".{out.stem}.part{out.suffix}")
+    try:
+        yield part
+        part.replace(out)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 class _quiet:  # noqa: N801
@@ -83,7 +95,7 @@ class _quiet:  # noqa: N801
 
 
 def _compare(model: nn.Module, x: Tensor, compute: Callable[[Tensor], Tensor], out: Path) -> float:
-    """Return the largest difference of a logit; remove the file and raise InputError if it is too large.
+    """Return the largest difference of a logit; raise InputError if it is too large.
 
     A single sample and an odd number of them show that the batch size is dynamic.
     """
@@ -92,12 +104,10 @@ def _compare(model: nn.Module, x: Tensor, compute: Callable[[Tensor], Tensor], o
         for part in (x, x[:1], x[:3]):
             wanted, found = model(part), compute(part)
             if found.shape != wanted.shape:
-                out.unlink()
                 raise InputError("export-shape", out=out, found=tuple(found.shape), wanted=tuple(wanted.shape))
             difference = float((found - wanted).abs().max())
             limit = MAX_DIFFERENCE * max(1.0, float(wanted.abs().max()))
             if not difference <= limit:  # nan too
-                out.unlink()
                 raise InputError("export-differs", out=out, difference=difference, limit=limit)
             largest = max(largest, difference)
     return largest
