@@ -24,7 +24,7 @@ def test_a_folder_is_reported_on_again(tmp_path: Path, capsys: pytest.CaptureFix
     (run / "metrics.csv").unlink()
     assert main(["report", str(run)]) == 0
     assert "0 of 3 epochs done so far" in (run / "index.html").read_text(encoding="utf-8")
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err == 2 * f"look at {run / 'index.html'}\n"  # no warning
 
 
 def test_wrong_folders_are_refused_before_anything_is_written(

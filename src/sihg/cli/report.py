@@ -63,8 +63,10 @@ def run(args: argparse.Namespace) -> int:
 
     names = split_names(args.log)
     check_names(names)
-    for file in report(args.folders):
+    files = report(args.folders)
+    for file in files:
         show(file)
+    say(f"look at {', '.join(str(file) for file in files if file.name == 'index.html')}")
     if names:
         _send(args.folders, names)
     return 0
