@@ -1,4 +1,4 @@
-"""The module for Lightning: the steps of a loop of one's own, exact resumption, tensors alone in checkpoints."""
+"""The Lightning module: steps as in a hand-written loop, exact resumption, checkpoints of tensors only."""
 
 from pathlib import Path
 from typing import Any
