@@ -26,7 +26,8 @@ class TensorBoardLogger(Logger):
             raise InputError("logger-without-folder", name="tensorboard")
         place = Path(run.folder, FOLDER)
         refuse_link(place)
-        self._writer = SummaryWriter(str(place), filename_suffix=ENDING)
+        number = len(list(place.glob(f"*{ENDING}")))  # names have whole seconds: two of one second would be one file
+        self._writer = SummaryWriter(str(place), filename_suffix=f".{number}{ENDING}")
         if known is None:
             rows = "\n".join(f"| {name} | `{value}` |" for name, value in run.config.items())
             self.note("config", f"| setting | value |\n|---|---|\n{rows}", 0)
